@@ -186,7 +186,7 @@ def test_a_reduced_scale_is_asked_about_apart_from_the_precision(tmp_path, monke
         monkeypatch.setattr(flips, name, value)
     model = load_model(f"onnx:{graph}", device="cpu")
     assert reduced.draft_verdict_on(model, tmp_path) == "not asked"
-    result = check_decisions(source, "fp32", pictures, plain, engine="onnx", directory=tmp_path, draft=True)
+    result = check_decisions(source, "fp32", pictures, engine="onnx", directory=tmp_path, draft=True)
     assert "at a reduced scale" in result.sentence and result.verdict == "passed", result
     assert reduced.draft_verdict_on(model, tmp_path) == "passed" and not plain.exists()
     other = load_model(f"onnx:{tiny_graph(tmp_path / 'other.onnx', seed=1)}", device="cpu")

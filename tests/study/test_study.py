@@ -110,11 +110,10 @@ def test_a_notebook_without_a_program_prints_what_it_lacks_and_goes_on(project):
 
 
 @pytest.mark.timeout(600)
-def test_a_cell_that_takes_too_long_ends_its_notebook(project, tmp_path):
+def test_a_cell_that_takes_too_long_ends_its_notebook(project, tmp_path, monkeypatch):
+    monkeypatch.setattr("photodup.study.runner.execute.LONGEST_CELL_S", 3)
     write_notebook(project / "notebooks" / "02_slow.ipynb", "import time; time.sleep(3600)")
-    outcome = execute_notebook(
-        project / "notebooks/02_slow.ipynb", tmp_path / "out.ipynb", {}, longest_cell_s=3
-    )
+    outcome = execute_notebook(project / "notebooks/02_slow.ipynb", tmp_path / "out.ipynb", {})
     assert outcome.status == "timeout" and "longer than 3 s" in outcome.error
 
 

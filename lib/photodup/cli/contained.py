@@ -33,11 +33,21 @@ def contained(
     Copying asks first, never replaces a file, and goes on where it was stopped.
     """
     from photodup.core.files import write_atomically
+    from photodup.core.pages import render_page
     from photodup.photos.across.contained import Location, cached_catalogue, find_contained
 
     report = find_contained(old, library)
     page, lines = cached_catalogue(report.old).with_suffix(".html"), contained_summary(report)
-    write_atomically(page, _page(report, lines))
+    content = render_page(
+        Path(__file__).with_suffix(".html"),
+        report=report,
+        sentences=lines,
+        locations=[*reversed(Location)],
+        finished=f"{datetime.now():%Y-%m-%d %H:%M}",
+        path=printable,
+        text=escaped,
+    )
+    write_atomically(page, content)
     lines.append(f"Every name: {printable(page)}")
     print(json.dumps(report.as_record(), default=as_text) if as_json else "\n".join(lines), flush=True)
     if copy_new_to is not None:
@@ -68,31 +78,14 @@ def contained_summary(report: "Contained") -> list[str]:
     ]
 
 
-def _page(report: "Contained", sentences: list[str]) -> str:
-    from photodup.core.pages import render_page
-    from photodup.photos.across.contained import Location
-
-    return render_page(
-        Path(__file__).with_suffix(".html"),
-        report=report,
-        sentences=sentences,
-        locations=[*reversed(Location)],
-        finished=f"{datetime.now():%Y-%m-%d %H:%M}",
-        path=printable,
-        text=escaped,
-    )
-
-
 def _copy(report: "Contained", where: "list[Location]", target: Path, yes: bool) -> None:
     from photodup.photos.across.copy_new import copy_new, files_to_copy
 
     photos = report.to_copy(*where)
     n = len(files_to_copy(report, photos))
     if not yes:
-        confirm(
-            f"Copy {len(photos)} photos ({n} files with what belongs to them) to {printable(target)}?",
-            "Copying",
-        )
+        question = f"Copy {len(photos)} photos ({n} files with what belongs to them) to {printable(target)}?"
+        confirm(question, "Copying")
     n_copied, n_there, refused = copy_new(report, photos, target)
     for sentence in refused:
         print(sentence, file=sys.stderr)

@@ -243,9 +243,8 @@ def group(
 def _print_group(group: "Group") -> None:
     keeper = group.keeper
     print(f"{group.tier}  {len(group.members) + 1} photos")
-    print(
-        f"  keep  {printable(keeper.path)}  ({keeper.width} × {keeper.height}; {escaped(group.choice.reason)})"
-    )
+    reason = escaped(group.choice.reason)
+    print(f"  keep  {printable(keeper.path)}  ({keeper.width} × {keeper.height}; {reason})")
     for member in group.members:
         photo = member.photo
         if group.tier == "copies":
@@ -265,11 +264,7 @@ def _record(group: "Group") -> dict[str, Any]:
     going = {photo.id for photo in group.may_go}
     members = [
         of(m.photo)
-        | {
-            "similarity": m.similarity,
-            "same_bytes": m.is_same_bytes,
-            "suggested": m.photo.id in going,
-        }
+        | {"similarity": m.similarity, "same_bytes": m.is_same_bytes, "suggested": m.photo.id in going}
         | {"differs": m.difference, "reason": m.reason or group.choice.reason}
         | {"frees": group.frees(m.photo) if m.photo.id in going else 0}
         for m in group.members

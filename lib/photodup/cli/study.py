@@ -99,11 +99,6 @@ def report(
 kube_app = Typer(help="Kubernetes manifests: check them before a cluster does.", no_args_is_help=True)
 
 
-@kube_app.callback()
-def kube() -> None:
-    """Keep `check` a subcommand even while it is the only one."""
-
-
 @kube_app.command("check")
 def kube_check(
     directories: Annotated[list[Path] | None, Argument(help="kustomizations; default all in k8s/")] = None,

@@ -7,7 +7,6 @@ gives up before the model is loaded.
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
 import subprocess
@@ -104,9 +103,7 @@ def tool(name: str) -> str:
         NotMeasured: neither has it; a notebook prints that and goes on.
     """
     local = project_root() / "build" / "tools" / name
-    if local.is_file() and os.access(local, os.X_OK):
-        return str(local)
-    if program := shutil.which(name):
+    if program := shutil.which(str(local)) or shutil.which(name):
         return program
     raise NotMeasured(f"{name} was not found: run k8s/get-tools.sh, or install it and put it on PATH.")
 
@@ -119,8 +116,8 @@ def output_of(*command: str, stdin: str | None = None) -> str:
     """
     process = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     if process.returncode:
-        words = " ".join((process.stderr or process.stdout).split())[-300:]
-        reason = words or f"exit status {process.returncode}"
+        words = " ".join((process.stderr or process.stdout).split())
+        reason = words[-300:] or f"exit status {process.returncode}"
         raise PhotodupError(f"{Path(command[0]).name} {command[1]} failed: {reason}")
     return process.stdout
 
@@ -164,15 +161,13 @@ def read_workload(objects: Sequence[Manifest]) -> ScaledDeployment:
     if isinstance(surge, str):
         surge = math.ceil(hpa["maxReplicas"] * int(surge.removesuffix("%")) / 100)
     start = deployment["metadata"].get("annotations", {}).get(START_SECONDS)
-    quotas = of_kind(objects, "ResourceQuota")
+    hard: Manifest = next((quota["spec"]["hard"] for quota in of_kind(objects, "ResourceQuota")), {})
     return ScaledDeployment(
         name=name,
         hpa=hpa,
         requests=_amounts(deployment, "requests"),
         limits=_amounts(deployment, "limits"),
-        quota={name: quantity(amount) for name, amount in quotas[0]["spec"]["hard"].items()}
-        if quotas
-        else {},
+        quota={name: quantity(amount) for name, amount in hard.items()},
         startup=_probe(container.get("startupProbe")),
         readiness=_probe(container.get("readinessProbe")),
         liveness=_probe(container.get("livenessProbe")),

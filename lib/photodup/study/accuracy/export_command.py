@@ -61,46 +61,40 @@ def export_precision(
     source = source_of(export_of(weights, directory=directory))
     # With random weights the verdict is `undecided`, whatever the pictures.
     pictures = choose_pictures(folder, edits=_FEW_EDITS if source.is_random else ())
-    path = reduced_path(source, engine, precision, directory)
     if precision == "int8":
         from photodup.embedding.engines.quantise import quantise
 
         say(f"Quantising {source.model_name} on {len(pictures.calibration)} pictures ({pictures.source})")
         images = normalize(pictures.calibration)
-        path = quantise(source, images, engine=engine, directory=directory, keep_float=keep_float)
-    check = partial(
-        check_decisions, source, precision, pictures, path, engine=engine, directory=directory, say=say
-    )
-    if precision == "fp32":
-        return check(draft=True)
-    verdict = check()
-    if draft and verdict.verdict == "passed":
+        quantise(source, images, engine=engine, directory=directory, keep_float=keep_float)
+    check = partial(check_decisions, source, precision, pictures, engine=engine, directory=directory, say=say)
+    if precision != "fp32":
+        verdict = check()
+        if not draft or verdict.verdict != "passed":
+            return verdict
         say(str(verdict))
-        return check(draft=True)
-    return verdict
+    return check(draft=True)
 
 
 def check_decisions(
     source: WeightsSource,
     precision: str,
     pictures: Pictures,
-    path: Path,
     *,
     engine: str,
     directory: Path | None = None,
     draft: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> AccuracyCheck:
-    """Count the decisions that a precision flips, and write the verdict beside `path`.
+    """Count the decisions that a precision flips, and write the verdict beside its file (`reduced_path`).
 
     With `draft`, `precision` gets JPEGs decoded at a reduced scale, and the verdict is written beside `draft_path`.
     """
     decoding = ", of JPEGs decoded whole and at a reduced scale," if draft else ""
     say(f"Embedding {len(pictures.held_out)} held-out pictures{decoding} at fp32 and {precision} in {engine}")
     verdict = count_flips(source, precision, pictures, engine=engine, directory=directory, is_drafted=draft)
-    notes = read_notes(path) if precision == "int8" else None
-    if notes is None:
-        notes = source.notes(engine, precision)
+    path = reduced_path(source, engine, precision, directory)
+    notes = (read_notes(path) if precision == "int8" else None) or source.notes(engine, precision)
     if draft:
         path = draft_path(source, engine, precision, directory)
         notes = replace(notes, draft_size=DRAFT_SIZE)

@@ -92,10 +92,8 @@ class AccuracyCheck:
                 f"similarity moves by {figures['shift_max']:.4f} at most; {figures['neighbour_kept']:.1%} keep their "
                 f"nearest, whose rank falls to {figures['neighbour_rank_max']} at worst"
             )
-        lines.append(
-            f"  {self.pictures} pictures of {self.photographs} photographs not calibrated on ({self.source})"
-        )
-        return "\n".join(lines)
+        source = f"{self.photographs} photographs not calibrated on ({self.source})"
+        return "\n".join([*lines, f"  {self.pictures} pictures of {source}"])
 
 
 def count_flips(

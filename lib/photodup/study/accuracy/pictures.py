@@ -47,10 +47,6 @@ def _blur(share: float, image: Image.Image) -> Image.Image:
     return image.filter(ImageFilter.GaussianBlur(share * max(image.size)))
 
 
-def _border(image: Image.Image) -> Image.Image:
-    return ImageOps.expand(image, max(image.size) // 20, "white")
-
-
 EDITS: dict[str, Edit] = {
     "resize 0.25x": lambda image: image.reduce(4),
     **{f"jpeg q {quality}": partial(_jpeg, quality) for quality in (30, 10)},
@@ -62,7 +58,7 @@ EDITS: dict[str, Edit] = {
     "contrast": lambda image: ImageEnhance.Contrast(image).enhance(1.5),
     "grey": lambda image: image.convert("L").convert("RGB"),
     "mirror": ImageOps.mirror,
-    "border": _border,
+    "border": lambda image: ImageOps.expand(image, max(image.size) // 20, "white"),
 }
 """Edits by name: each makes a copy of a photograph, and so pairs near the thresholds."""
 

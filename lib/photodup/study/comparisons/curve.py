@@ -59,9 +59,8 @@ def measure_curve(
             plan = WindowPlan(min(max(answers / rate, SHORTEST_S), LONGEST_S), 1, warmup_requests=0)
             step = replace(spec, load=load, plan=plan, columns=columns[side] | {"share": share})
             steps.append(replace(step, tolerates_errors=True))
-    curve = pd.concat(
-        [measure_figures(run, steps, visits=visits), capacities[~(capacities.throughput_images_per_s > 0)]]
-    )
+    unknown = capacities[~(capacities.throughput_images_per_s > 0)]
+    curve = pd.concat([measure_figures(run, steps, visits=visits), unknown])
     return curve.assign(refused=curve.n_errors / (curve.n_requests + curve.n_errors)).reset_index(drop=True)
 
 

@@ -61,9 +61,8 @@ def draw_visit(ax: Axes, compared: Compared, name: str) -> None:
     visit, comparison = compared.visits[name][-1], compared[name].comparison
     at = visit.at_s if len(visit.at_s) else np.arange(len(visit.side))
     colors = "#c9a227", charts.FOUND
-    for index, (label, color) in enumerate(
-        zip((comparison.label_a, comparison.label_b), colors, strict=True)
-    ):
+    labels = comparison.label_a, comparison.label_b
+    for index, (label, color) in enumerate(zip(labels, colors, strict=True)):
         of_side = visit.side == index
         ax.plot(at[of_side], visit.latency_ms[of_side], ".", color=color, markersize=3, label=label)
     ax.set(xlabel="seconds" if len(visit.at_s) else "answer", ylabel="latency (ms)", ylim=(0, None))

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 KIND = "visit"
-EXPLORATORY_PALINDROMES = 1
 SERVED_BLOCK_S = 2.0  # of sides whose model is configured anew for each block
 # To estimate a visit's length: a server on two cores takes about so long for an image, and to start.
 IMAGE_S, READY_S = 0.02, 15.0
@@ -212,7 +211,7 @@ class ReadySides:
         """Measure one visit of a pair; return the record's columns."""
         sides, plan, serve = (pair.a, pair.b), sizes.plan, None
         if not (pair.is_primary or pair.is_null):
-            plan = replace(plan, palindromes=min(plan.palindromes, EXPLORATORY_PALINDROMES))
+            plan = replace(plan, palindromes=1)
         if pair.a.server and pair.b.server:
             with self.two.sides(pair.a, pair.b, visit) as two:
                 return measure_visit(two, (), pair.load, plan, seed=visit).as_record()

@@ -11,7 +11,7 @@ from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, Side, declarations
 from photodup.bench.record.json_files import reading
-from photodup.bench.stats.comparison import Comparison, Outcome, compare_all
+from photodup.bench.stats.comparison import Outcome, compare_all
 from photodup.bench.stats.facts import METRICS
 from photodup.bench.stats.sentence import brief, row, sentence
 from photodup.core.files import write_atomically
@@ -61,9 +61,8 @@ class Compared:
     def sentences(self) -> list[str]:
         """Return one sentence for each comparison that the run planned, in the order declared, and one for the others."""
         planned = [o for o in self.outcomes.values() if o.reason != NOT_PLANNED]
-        sentences = [
-            *dict.fromkeys(map(sentence, planned))
-        ]  # links that cannot be emulated have one sentence
+        # Links that cannot be emulated have one sentence.
+        sentences = list(dict.fromkeys(map(sentence, planned)))
         if n_left_out := len(self.outcomes) - len(planned):
             sentences.append(f"This run leaves out {n_left_out} of {len(self.outcomes)} comparisons.")
         return sentences
@@ -134,7 +133,11 @@ def write_outcomes(run: Run) -> list[Outcome]:
 
 def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
     records = [_visits(run, pair) for pair in (*declared.pairs, *declared.nulls)]
-    comparisons = [_comparison(*record, declared) for record in records]
+    comparisons = []
+    for pair, visits, notes in records:
+        gap = NOT_PLANNED if visits or not notes else notes[0]
+        comparison = read.comparison_of(pair, gap, declared.checks_of(pair), notes if visits else ())
+        comparisons.append(read.with_observations(comparison, visits, pair.load))
     return compare_all(comparisons), [(pair, visits) for pair, visits, _ in records]
 
 
@@ -154,14 +157,6 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
             return pair, visits, tuple(dict.fromkeys(filter(None, notes)))
     pair = offered(run, pair)
     return pair, [], tuple(filter(None, [obstacle(run, pair)]))
-
-
-def _comparison(
-    pair: Pair, visits: list[Visit], notes: tuple[str, ...], declared: Declarations
-) -> Comparison:
-    gap = NOT_PLANNED if visits or not notes else notes[0]
-    comparison = read.comparison_of(pair, gap, declared.checks_of(pair), notes if visits else ())
-    return read.with_observations(comparison, visits, pair.load)
 
 
 def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) -> pd.DataFrame:

@@ -133,17 +133,10 @@ def data_of(figure: Figure) -> str:
         panel = ax.get_title() or ax.get_title(loc="left") or str(number)
         x_names, y_names = _names(ax.xaxis), _names(ax.yaxis)
         unit = ax.get_xlabel() if y_names else ax.get_ylabel()
-        rows += [
-            (
-                panel,
-                series or unit,
-                x_names.get(round(x), f"{x:.6g}"),
-                y_names.get(round(y), f"{y:.6g}"),
-                value,
-            )
-            for series, x, y, value in _drawn(ax, names)
-            if x == x and y == y
-        ]
+        for series, x, y, value in _drawn(ax, names):
+            if x == x and y == y:
+                place = x_names.get(round(x), f"{x:.6g}"), y_names.get(round(y), f"{y:.6g}")
+                rows.append((panel, series or unit, *place, value))
     table = pd.DataFrame(rows, columns=["panel", "series", "x", "y", "value"])
     return table.dropna(axis="columns", how="all").to_csv(index=False, float_format="%.6g")
 
@@ -176,24 +169,23 @@ def _drawn(ax: Axes, names: Mapping[str, str]) -> Iterator[tuple[str | None, flo
     for line in ax.lines:
         if line.get_transform() == ax.transData:  # no line across the whole panel
             series = named(line, line.get_color())
-            yield from ((series, float(x), float(y), None) for x, y in np.asarray(line.get_xydata(), float))
+            yield from ((series, *point, None) for point in np.asarray(line.get_xydata(), float))
     for bars in ax.containers:
         if isinstance(bars, BarContainer):
             for bar, value in zip(bars, np.asarray(bars.datavalues, float), strict=True):
                 middle = bar.get_y() + bar.get_height() / 2
-                yield named(bars, bar.get_facecolor()), float(value), middle, None
+                yield named(bars, bar.get_facecolor()), value, middle, None
     for drawn in ax.collections:
         if isinstance(drawn, PathCollection):
             colors = np.asarray(drawn.get_facecolor())
-            for place, (x, y) in enumerate(np.asarray(drawn.get_offsets(), float)):
-                yield named(drawn, colors[place % len(colors)]), float(x), float(y), None
+            for place, point in enumerate(np.asarray(drawn.get_offsets(), float)):
+                yield named(drawn, colors[place % len(colors)]), *point, None
         elif isinstance(drawn, LineCollection):
             for part in drawn.get_segments():
-                yield from (("interval", float(x), float(y), None) for x, y in part)
+                yield from (("interval", *point, None) for point in part)
         elif isinstance(drawn, QuadMesh):
-            n_rows = len(np.asarray(drawn.get_coordinates())) - 1
-            for row, values in enumerate(np.asarray(drawn.get_array(), float).reshape(n_rows, -1)):
-                yield from ((None, column, row, float(value)) for column, value in enumerate(values))
+            for (row, column), value in np.ndenumerate(np.asarray(drawn.get_array(), float)):
+                yield None, column, row, value
 
 
 def _names(axis: Axis) -> dict[int, str]:

@@ -89,9 +89,7 @@ def answer_figure(notebook: nbformat.NotebookNode) -> str:
 
 def _contents(notebook: nbformat.NotebookNode) -> str:
     """Return the sections as links; Jupyter's and the pages' anchors are the titles with dashes for spaces."""
-    lines = [
-        line for cell in notebook.cells if cell.cell_type == "markdown" for line in cell.source.splitlines()
-    ]
-    titles = [line.removeprefix("## ").strip() for line in lines if line.startswith("## ")]
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    titles = [title.strip() for title in re.findall(r"(?m)^## (.*)$", prose)]
     links = " · ".join(f"[{title}](#{title.replace(' ', '-')})" for title in titles)
     return f"\n\n**Contents** {links}" if titles else ""

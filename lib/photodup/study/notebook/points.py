@@ -74,30 +74,17 @@ class Spec:
     @property
     def key(self) -> str:
         """Return the readable part of the records' name."""
-        rate = f"{self.load.offered_per_s:.4g}" if self.load.offered_per_s else ""
-        loaded = [self.load.scenario, f"b{self.load.batch}", f"c{self.load.concurrency}", rate]
-        connection = "" if self.load.connection == "warm" else self.load.connection
-        parts = (
-            KIND,
-            self.backend,
-            *map(str, self.options.values()),
-            *loaded,
-            connection,
-            self.link,
-            self.label,
-        )
-        return "-".join(filter(None, parts))
+        load, options = self.load, map(str, self.options.values())
+        rate = f"{load.offered_per_s:.4g}" if load.offered_per_s else ""
+        connection = "" if load.connection == "warm" else load.connection
+        loaded = load.scenario, f"b{load.batch}", f"c{load.concurrency}", rate, connection
+        return "-".join(filter(None, (KIND, self.backend, *options, *loaded, self.link, self.label)))
 
     def config_of(self, plan: WindowPlan, visit: int) -> Columns:
         """Return what a window depends on."""
-        where = {
-            "backend": self.backend,
-            "label": self.label,
-            "link": self.link,
-            **self.options,
-            **self.config,
-        }
-        return {**asdict(self.load), **where, "plan": asdict(self.plan or plan), "visit": visit}
+        names = {"backend": self.backend, "label": self.label, "link": self.link}
+        window = {"plan": asdict(self.plan or plan), "visit": visit}
+        return {**asdict(self.load), **names, **self.options, **self.config, **window}
 
 
 def measure_figures(

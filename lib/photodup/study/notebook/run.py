@@ -163,30 +163,23 @@ class Run:
         path = self.measure_or_load("path-to-servers", measure, kind="way", may_fail=True)
         return Way("network", path.get("rtt_ms"))
 
-    @property
-    def n_records(self) -> int:
-        """Return how many points have been recorded, failed ones included."""
-        return _n_records(self.directory)
-
     def _repr_markdown_(self) -> str:
         # Of servers elsewhere this machine knows neither the processor nor, until one answers, the weights.
         weights_known = self.is_here or self.environment.model.digest
         elsewhere = servers_of(self.endpoints)
         hardware = f", {elsewhere}" if elsewhere else ""
+        versions = ", ".join(f"{name} {version}" for name, version in self.environment.packages.items())
         rows = [
-            ("run", f"`{self.name}`, {self.n_records} records in `results/{self.name}/records/`"),
+            ("run", f"`{self.name}`, {_n_records(self.directory)} records in `results/{self.name}/records/`"),
             ("measured on" if self.is_here else "measured from", self.client),
             ("weights", self.weights if weights_known else "not known: no server has said"),
             ("servers", f"{self.endpoints.name} ({len(self.endpoints.backends)} backends){hardware}"),
-            (
-                "versions",
-                ", ".join(f"{name} {version}" for name, version in self.environment.packages.items()),
-            ),
+            ("versions", versions),
         ]
         return "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in rows)
 
     def __repr__(self) -> str:
-        return f"Run({self.name!r}, {self.n_records} records, {self.endpoints.name})"
+        return f"Run({self.name!r}, {_n_records(self.directory)} records, {self.endpoints.name})"
 
 
 def folder_of(run: str) -> Path:
@@ -230,6 +223,7 @@ def servers_of(endpoints: Endpoints) -> Servers | None:
 
 
 def _n_records(directory: Path) -> int:
+    """Return how many points have been recorded, failed ones included."""
     return len(list((directory / "records").glob("*.json")))
 
 

@@ -61,10 +61,10 @@ def config_of(side: Side) -> dict[str, str]:
 
 def verify_alone(side: Side) -> Columns:
     """Return what `photodup verify` finds of a server that is started for this alone, since broken files may kill it."""
+    most_images = peer_of(side).max_images
     with started(side) as up:
-        return verify_server(
-            up.target, choose_weights(), precision="fp32", most_images=peer_of(side).max_images
-        ).as_record()
+        report = verify_server(up.target, choose_weights(), precision="fp32", most_images=most_images)
+    return report.as_record()
 
 
 def measure_alone(side: Side) -> Columns:

@@ -77,10 +77,8 @@ def missing(server: PeerServer) -> str:
 def version(server: PeerServer) -> str:
     """Return the pinned version of a peer; empty for ours."""
     lock = project_root() / TOOLS / f"{server.name}.txt"
-    pinned = f"^{server.name}(?:[-_]emb)?==(\\S+)$"
-    match = server.command and re.search(
-        pinned, lock.read_text(encoding="utf-8"), re.MULTILINE | re.IGNORECASE
-    )
+    pinned = rf"(?im)^{server.name}(?:[-_]emb)?==(\S+)$"
+    match = server.command and re.search(pinned, lock.read_text(encoding="utf-8"))
     return match[1] if match else ""
 
 

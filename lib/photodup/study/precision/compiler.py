@@ -33,7 +33,9 @@ def answer_sizes(graph: Path, sizes: Sequence[int], per_size: bool, cache: str =
     Returns:
         `start_s` until the first request, and `requests`: `batch`, `built`, `latency_ms`, `memory_mb` (resident).
     """
-    start = time.perf_counter()
+    import psutil
+
+    process, start = psutil.Process(), time.perf_counter()
     engines: dict[int, Callable[[np.ndarray], Any]] = {}
     if not per_size:
         engines = dict.fromkeys(sizes, _openvino(graph, cache, f"1..{max(sizes)}"))
@@ -47,7 +49,8 @@ def answer_sizes(graph: Path, sizes: Sequence[int], per_size: bool, cache: str =
             engines[size] = _openvino(graph, cache, str(size))
         engines[size](image)
         latency_ms = (time.perf_counter() - begun) * 1000
-        rows.append({"batch": size, "built": built, "latency_ms": latency_ms, "memory_mb": _memory_mb()})
+        memory_mb = process.memory_info().rss / 1e6
+        rows.append({"batch": size, "built": built, "latency_ms": latency_ms, "memory_mb": memory_mb})
     return {"start_s": start_s, "requests": rows}
 
 
@@ -61,9 +64,3 @@ def _openvino(graph: Path, cache: str, sizes: str) -> Callable[[np.ndarray], Any
 def noise(batch: int) -> np.ndarray:
     """Return noise in place of images, float32 [batch, 3, 224, 224]: timing does not depend on what they show."""
     return np.random.default_rng(0).standard_normal((batch, 3, 224, 224), np.float32)
-
-
-def _memory_mb() -> float:
-    import psutil
-
-    return psutil.Process().memory_info().rss / 1e6

@@ -45,13 +45,15 @@ def rounded(graph: "onnx.ModelProto", precision: str) -> "onnx.ModelProto":
     Raises:
         PhotodupError: another precision, or tensors without a recorded type.
     """
-    from onnx import TensorProto, helper
+    import ml_dtypes
+    from onnx import TensorProto, helper, numpy_helper
 
     if precision not in ROUNDED:
         raise PhotodupError(
             f"Cannot round to {precision!r}: use {' or '.join(ROUNDED)}, or `photodup export --precision int8`."
         )
-    low = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
+    is_fp16 = precision == "fp16"
+    low, dtype = (TensorProto.FLOAT16, np.float16) if is_fp16 else (TensorProto.BFLOAT16, ml_dtypes.bfloat16)
     floats = _float_tensors(graph)
     changed = copy.deepcopy(graph)
     body = changed.graph
@@ -64,7 +66,9 @@ def rounded(graph: "onnx.ModelProto", precision: str) -> "onnx.ModelProto":
 
     for weight in body.initializer:
         if weight.data_type == TensorProto.FLOAT:
-            weight.CopyFrom(_round_weight(weight, precision))
+            with np.errstate(over="ignore"):  # an infinity is the finding, not an accident
+                values = numpy_helper.to_array(weight).astype(dtype).astype(np.float32)
+            weight.CopyFrom(numpy_helper.from_array(values, weight.name))
     inputs = {entry.name: f"{entry.name}_rounded" for entry in body.input}
     nodes = [node for names in inputs.items() for node in round_trip(*names)]
     for node in body.node:
@@ -125,13 +129,3 @@ def _float_tensors(graph: "onnx.ModelProto") -> set[str]:
             f"{len(missing)} tensors of the graph have no recorded type, such as {missing[0]}: export it again."
         )
     return {name for name in outputs if types[name] == TensorProto.FLOAT}
-
-
-def _round_weight(weight: Any, precision: str) -> Any:
-    import ml_dtypes
-    from onnx import numpy_helper
-
-    dtype = np.float16 if precision == "fp16" else ml_dtypes.bfloat16
-    with np.errstate(over="ignore"):  # an infinity is the finding, not an accident
-        values = numpy_helper.to_array(weight).astype(dtype).astype(np.float32)
-    return numpy_helper.from_array(values, weight.name)

@@ -57,15 +57,16 @@ def ladder() -> dict[str, Rung]:
     All begin with the same uint8 pixels and end with the same normalised float32, so that each form includes the
     normalising, on the side that does it.
     """
+
+    def fp32(pixels: np.ndarray) -> bytes:
+        return normalize(pixels).tobytes()
+
+    def from_fp32(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
+        return np.frombuffer(body, "<f4").reshape(shape).copy()
+
     rungs = [
-        Rung(
-            "fp32", lambda p: normalize(p).tobytes(), lambda b, s: np.frombuffer(b, "<f4").reshape(s).copy()
-        ),
-        Rung(
-            "fp32+deflate",
-            lambda p: zlib.compress(normalize(p).tobytes()),
-            lambda b, s: np.frombuffer(zlib.decompress(b), "<f4").reshape(s).copy(),
-        ),
+        Rung("fp32", fp32, from_fp32),
+        Rung("fp32+deflate", lambda p: zlib.compress(fp32(p)), lambda b, s: from_fp32(zlib.decompress(b), s)),
         Rung(
             "fp16",
             lambda p: normalize(p).astype(np.float16).tobytes(),

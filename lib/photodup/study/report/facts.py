@@ -108,9 +108,8 @@ def evidence(directory: Path, stem: str) -> dict[str, str]:
     for name in basis.records:
         run, _, begins = name.rpartition("/")
         places.append((name, directory.parent / run if run else directory, f"records/{slug(begins)}*.json"))
-    return comparisons | {
-        n: "decides" if any(folder.glob(at)) else "not measured" for n, folder, at in places
-    }
+    files = {n: "decides" if any(folder.glob(at)) else "not measured" for n, folder, at in places}
+    return comparisons | files
 
 
 def state_of(basis: Mapping[str, str], status: str) -> str:

@@ -53,12 +53,11 @@ def _figures(names: Sequence[str], directories: Sequence[Path]) -> list[Sequence
     figures = figures[figures.throughput_images_per_s.astype(float) > 0].sort_values([*LOAD, "n_requests"])
     words = [_words(*load) for load in figures[[*LOAD]].itertuples(index=False)]
     rate, latency = (with_intervals(figures, name) for name in ("throughput_images_per_s", "latency_ms_p50"))
-    table = figures.assign(load=words, text=rate + " images/s, " + latency + " ms").drop_duplicates(
-        ["load", "run"], keep="last"
+    table = figures.assign(load=words, text=rate + " images/s, " + latency + " ms")
+    table = table.drop_duplicates(["load", "run"], keep="last").pivot(
+        index="load", columns="run", values="text"
     )
-    table = table.pivot(index="load", columns="run", values="text").reindex(
-        dict.fromkeys(words), columns=names
-    )
+    table = table.reindex(dict.fromkeys(words), columns=names)
     return [("load", *names), *table.dropna(thresh=2).fillna("–").reset_index().to_numpy().tolist()]
 
 

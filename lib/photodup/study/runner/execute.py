@@ -57,12 +57,11 @@ def execute_notebook(
     output: Path,
     parameters: Parameters,
     *,
-    longest_cell_s: int = LONGEST_CELL_S,
     within: Path | None = None,
 ) -> NotebookOutcome:
     """Run one notebook through papermill and write the executed copy to `output`, beneath the folder `within`.
 
-    A cell that takes longer than `longest_cell_s` ends the notebook and its kernel.
+    A cell that takes longer than `LONGEST_CELL_S` ends the notebook and its kernel.
     """
     import papermill
 
@@ -80,12 +79,12 @@ def execute_notebook(
                 kernel_name="python3",
                 cwd=source.parent,
                 progress_bar={"desc": source.stem},
-                execution_timeout=longest_cell_s,
+                execution_timeout=LONGEST_CELL_S,
                 extra_arguments=QUIET_KERNEL,
             )
         except TimeoutError:
             outcome.status = "timeout"
-            outcome.error = f"{source.name} was stopped: a cell took longer than {longest_cell_s} s."
+            outcome.error = f"{source.name} was stopped: a cell took longer than {LONGEST_CELL_S} s."
         except Exception as error:  # of the notebook, or of a kernel that died
             outcome.status, outcome.error = "failed", "\n".join(str(error).strip().splitlines()[-8:])
         finally:
@@ -203,9 +202,8 @@ def _measure_comparisons(
 
     size = load_sizes(sizes).get("comparisons", {})
     declared, quick = declarations(), sizes != "full"
-    pairs = [
-        p for p in declared.of([path.stem for path in chosen], quick=quick) if p.is_primary or not primary
-    ]
+    stems = [path.stem for path in chosen]
+    pairs = [p for p in declared.of(stems, quick=quick) if p.is_primary or not primary]
     pairs += declared.nulls_of(pairs, quick=quick)
     here = stack.enter_context(ExitStack())
     where = endpoints or start_servers(here, name, pairs)
@@ -221,9 +219,8 @@ def _measure_comparisons(
     if pairs or endpoints:
         with (run := opened()).store:
             print(f"{len(pairs)} comparisons of {sizes} sizes", flush=True)
-            measure_comparisons(
-                run, pairs, sizes_of(size, visits), restarted=None if endpoints else restarted
-            )
+            restart = None if endpoints else restarted
+            measure_comparisons(run, pairs, sizes_of(size, visits), restarted=restart)
             write_outcomes(run)
     return where
 
@@ -231,10 +228,9 @@ def _measure_comparisons(
 def _is_current(
     outcomes: Mapping[str, NotebookOutcome], path: Path, parameters: Parameters, directory: Path
 ) -> bool:
-    previous = outcomes.get(path.stem)
+    previous = outcomes.get(path.stem, NotebookOutcome(path.stem))
     return (
-        previous is not None
-        and previous.status == "passed"
+        previous.status == "passed"
         and previous.source_sha256 == source_sha256(path)
         and previous.parameters == parameters
         and (directory / "notebooks" / path.name).is_file()

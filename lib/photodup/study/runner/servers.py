@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,7 +20,7 @@ EMULATED = tuple(
 _SERVED_ANYWAY = ("pytorch", "fp32")  # by the FastAPI service of every study
 
 
-def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
+def start_servers(stack: ExitStack, name: str, pairs: Collection[Pair]) -> Path:
     """Start FastAPI and Triton with all that the comparisons need; return the endpoints file.
 
     A precision that this processor cannot compute is left out. Its comparisons then take other sides, or say why not.
@@ -32,7 +32,6 @@ def start_servers(stack: ExitStack, name: str, pairs: Iterable[Pair]) -> Path:
     from photodup.serving.embedded import MODELS, embedded_servers
     from photodup.serving.endpoints import save_endpoints
 
-    pairs = tuple(pairs)
     backends = _compared(pairs)
     exported = _exported(with_int8=any(b.precision == "int8" for b in backends))
     if "openvino-int8" not in exported:

@@ -93,9 +93,8 @@ test-unit: install
 test-package: install
 	$(PYTEST) $(GATE) $$(grep -rlE "photodup[.]$(subst /,[.],$(PACKAGE))\b" tests --include="test_*.py")
 
-# Four, for many wait for a server or a load.
 test-code: models
-	$(PYTEST) -n 4 --durations 25 $(GATE) tests
+	$(PYTEST) --durations 25 $(GATE) tests
 
 # Faults of one line in a copy of lib/, each run against the tests that have to find it.
 planted: install

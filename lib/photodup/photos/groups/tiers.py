@@ -233,8 +233,8 @@ class _Grouping:
         protected = self._protected_among([keeper, *(member.photo for member in members)])
 
         def place(member: Member) -> tuple[bool, bool, str]:
-            stays = bool(member.differences) or member.photo.id in protected
-            return stays, not member.is_same_bytes, str(member.photo.path)
+            is_kept = bool(member.differences) or member.photo.id in protected
+            return is_kept, not member.is_same_bytes, str(member.photo.path)
 
         members.sort(key=place)
         if decision.differences:

@@ -126,8 +126,8 @@ def merge_into(sidecar: bytes | None, new: Properties) -> bytes | None:
         (_full(name), text) for name, texts in clean.items() for text in texts
     )
     after = read_xmp(data)
-    added, lacking = _values(after) - expected, expected - _values(after)
-    is_as_expected = after.is_whole and not lacking and {name for name, _ in added} <= _MARKUP
+    added, missing = _values(after) - expected, expected - _values(after)
+    is_as_expected = after.is_whole and not missing and {name for name, _ in added} <= _MARKUP
     return data if is_as_expected else None
 
 

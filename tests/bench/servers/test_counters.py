@@ -94,7 +94,7 @@ def test_the_service_is_counted_in_the_same_columns():
     for _ in range(4):
         request(0.001, 0.020)
     stages.request(400)
-    stages.execution(4, 4, 0.020)
+    stages.execution(4)
     columns = counters.fastapi_window(before, counters.parse(stages.page().decode()))
     assert columns["server_requests"] == 4 and columns["server_batch_mean"] == 4
     assert columns["server_queue_ms_mean"] == pytest.approx(1.0)

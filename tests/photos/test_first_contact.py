@@ -61,7 +61,7 @@ def test_what_is_not_looked_at_is_named(tmp_path):
         (tmp_path / name).write_bytes(b"x")
     os.mkfifo(tmp_path / "pipe.jpg")
     report = scan(tmp_path, progress=False)
-    assert "3 pictures of other formats, not looked at (DSCF1.MPO, ball.insp, scan.jp2)." in str(report)
+    assert "3 pictures of other formats, not looked at (DSCF1.MPO, ball.insp and scan.jp2)." in str(report)
     assert [str(problem) for problem in report.problems] == ["pipe.jpg: no regular file, not looked at"]
 
 

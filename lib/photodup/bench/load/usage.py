@@ -140,7 +140,7 @@ def local_usage(url: str) -> Iterator[dict[str, float]]:
 
 def listening_pid(url: str) -> int | None:
     """Return the id of the process that listens at a loopback address; None for another machine or a hidden process."""
-    parts = urlsplit(url)
+    parts = urlsplit(url if "//" in url else f"//{url}")  # gRPC's have no scheme
     with contextlib.suppress(psutil.Error, OSError):  # macOS asks for root
         for connection in psutil.net_connections(kind="tcp") if is_loopback(url) else ():
             is_there = connection.status == psutil.CONN_LISTEN and connection.laddr.port == parts.port
@@ -161,7 +161,7 @@ def server_pids(url: str, model: str = "") -> tuple[int, ...]:
     Args:
         model: of Triton: only the processes of its Python backend that run this model. Triton's own is shared by all.
     """
-    pid = listening_pid(url if "//" in url else f"//{url}")
+    pid = listening_pid(url)
     pids = []
     with contextlib.suppress(psutil.Error):
         for process in family(pid) if pid else ():

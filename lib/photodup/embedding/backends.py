@@ -113,7 +113,7 @@ class Backend:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether the client sends encoded images instead of pixels; by default it compresses small JPEGs itself."""
+        """Whether images travel encoded, not as pixels. By default the client compresses them to small JPEGs first."""
         return self.wire in ("jpeg", "base64")
 
     @property

@@ -234,7 +234,7 @@ def from_ports(
     for (engine, precision), url in {**services, **more_services}.items():
         for wire in WIRES["fastapi"]:
             backends[Backend("fastapi", engine, precision, "http", wire).name] = url
-        is_usual = (engine, precision) == ("pytorch", "fp32")
+        is_usual = (engine, precision) == USUAL_SERVICE
         metrics["fastapi" if is_usual else f"fastapi-{engine}-{precision}"] = f"{url}/metrics"
     for backend in filter(None, map(backend_of_model, DEPLOYED if models is None else models)):
         if triton_http_port:

@@ -294,12 +294,12 @@ def test_a_photo_behind_a_folder_that_became_a_link_is_not_read(tmp_path, target
     (library / "album").mkdir(parents=True)
     (library / "album" / "photo.jpg").write_bytes(b"what was listed")
     (entry,) = walk(library).entries
-    assert read_bytes(library, entry)[0] == b"what was listed"
+    assert read_bytes(library, entry.path)[0] == b"what was listed"
     elsewhere = tmp_path / "outside" if target == "outside" else library / "other"
     (library / "album").rename(elsewhere)
     (library / "album").symlink_to(elsewhere)
     with pytest.raises(OSError, match="symbolic link"):
-        read_bytes(library, entry)
+        read_bytes(library, entry.path)
     found = embed_files(None, library, [("0" * 32, Path("album/photo.jpg"))])
     assert (found.vectors, len(found.problems)) == ({}, 1) and "symbolic link" in found.problems[0].reason
 

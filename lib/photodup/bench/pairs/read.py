@@ -97,7 +97,7 @@ def remarks(visits: Sequence[Visit]) -> list[str]:
 
 
 def observed(visits: Sequence[Visit], load: Load, metric: str) -> Observed | str:
-    """Return the observations of visits of two sides, or the reason why there are none.
+    """Return what the visits of two sides observed; without an observation, a sentence with the reason.
 
     Args:
         metric: the median latency with one request in flight, the throughput with several, or any percentile.

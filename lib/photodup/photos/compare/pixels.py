@@ -24,7 +24,7 @@ from photodup.photos.compare.pictures import Picture, Saving
 from photodup.photos.compare.verify import STRANGERS, verify_copy
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
-from photodup.photos.library.walking import ListedFile, read_bytes
+from photodup.photos.library.walking import read_bytes
 
 _BLOCK = 32  # pairs after which results are stored
 # Held in memory: photos with all features (0.6 GB), with the strongest (0.7 GB), and bytes of pictures.
@@ -39,7 +39,7 @@ def read_scanned(root: Path, photo: Photo) -> bytes:
         OSError: it cannot be read, lies behind a link, or has changed since the scan.
         photodup.embedding.imaging.ImageError: it is larger than any photograph.
     """
-    data, entry = read_bytes(root, ListedFile(os.fsencode(photo.path), 0, 0))
+    data, entry = read_bytes(root, os.fsencode(photo.path))
     is_touched = (entry.size_bytes, entry.mtime_ns) != (photo.size_bytes, photo.mtime_ns)
     if is_touched and md5(data) != photo.md5:
         raise OSError("changed since the scan: scan again")

@@ -19,7 +19,7 @@ _MOST_BOXES = 12
 _GRAIN_CELL = 8  # side of a cell in which grain is looked for, pixels: a JPEG's block
 # Standard deviations, pixels: of the blur of a difference, and of the place around it in which compression is measured.
 _BLUR, _AROUND = 1.2, 6
-# What is always allowed: greys, and pixels by which the two may be misplaced.
+# Allowed everywhere: a difference of so many greys, and a shift of so many pixels.
 _GREYS, _MISPLACED = 5, 0.3
 
 
@@ -100,7 +100,7 @@ def _square(side: int) -> np.ndarray:
 
 
 def _shrunk(mask: np.ndarray, side: int) -> np.ndarray:
-    """Return uint8[h, w]: a mask without what is nearer than half a side to its edge; the picture's edge is none."""
+    """Return a mask, uint8[h, w], without a margin of half a side; where the picture ends, there is no margin."""
     import cv2
 
     return cv2.erode(mask.astype(np.uint8), _square(side), borderValue=1)

@@ -19,7 +19,7 @@ from photodup.embedding import imaging
 from photodup.embedding.vectors import BROKEN, BrokenEmbedding, broken_rows
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, md5
-from photodup.photos.library.walking import ListedFile, UnreadFile, read_bytes
+from photodup.photos.library.walking import UnreadFile, read_bytes
 
 if TYPE_CHECKING:
     from photodup.embedding.client.embedder import Embedder
@@ -217,7 +217,7 @@ def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Pa
     batch, images = EmbeddedBatch(), {}
     for digest, path in chosen:
         try:
-            data, _ = read_bytes(root, ListedFile(os.fsencode(path), 0, 0))
+            data, _ = read_bytes(root, os.fsencode(path))
             if md5(data) != digest:
                 raise OSError("changed since the scan: scan again")
             images[digest] = data

@@ -182,7 +182,7 @@ class _Grouping:
         return codes[self._is_asked_for(codes) & ~self._shots.are_two(codes)]
 
     def _is_asked_for(self, codes: np.ndarray) -> np.ndarray:
-        """Return for each pair whether the owner set it apart, or all files of both lie in one folder of `not_within`."""
+        """Return for each pair whether to compare it: not if the owner set it apart, or one `not_within` folder has both."""
         first, second = (self._folder[rows] for rows in pair_rows(codes))
         return ~np.isin(codes, self._apart) & ((first < 0) | (first != second))
 

@@ -229,7 +229,7 @@ def _read(root: Path, look: Look | None, entry: ListedFile, processes: DecodePoo
     """Read one file; decode a cheap image here, and others in a process that can be killed."""
     data = b""
     try:
-        data, entry = read_bytes(root, entry)
+        data, entry = read_bytes(root, entry.path)
         if imaging.is_bounded(data):
             facts, pixels = read_facts_and_look(data, look)
         else:

@@ -283,7 +283,7 @@ def _google_kinds(exported: Mapping[str, object]) -> Description:
     people, position = exported.get("people"), _position(exported)
     persons = [person for person in people if isinstance(person, dict)] if isinstance(people, list) else []
     kinds: list[tuple[str, object]] = [("people", person.get("name")) for person in persons]
-    # One such as "<3", which may be a program's, is none.
+    # A caption such as "<3" is left out, because it may be markup of a program.
     kinds.append(("caption", exported.get("description")))
     return collect_kinds([*kinds, ("place", place_text(*position))] if position else kinds)
 

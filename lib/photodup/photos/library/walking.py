@@ -209,8 +209,8 @@ def walk(root: Path, only: Sequence[str] = (), *, everything: bool = False) -> L
     return listing
 
 
-def read_bytes(root: Path, entry: ListedFile) -> tuple[bytes, ListedFile]:
-    """Read a file once; return its bytes with their size and time.
+def read_bytes(root: Path, path: bytes) -> tuple[bytes, ListedFile]:
+    """Read a file of a library once; return its bytes with their size and time.
 
     No link in the library is followed: the walk lists nothing behind one, so such a path was exchanged since.
 
@@ -219,14 +219,14 @@ def read_bytes(root: Path, entry: ListedFile) -> tuple[bytes, ListedFile]:
         OSError: it cannot be read, lies behind a link, is no regular file, or changed while it was read.
         photodup.embedding.imaging.ImageError: it is larger than any photograph.
     """
-    with open_photo_file(root, os.fsdecode(entry.path)) as file:
+    with open_photo_file(root, os.fsdecode(path)) as file:
         status = os.fstat(file.fileno())
         if status.st_size > MAX_FILE_BYTES:
             raise imaging.ImageError(f"{status.st_size / 1e9:.1f} GB is more than any photograph")
         data = file.read(status.st_size + 1)
     if len(data) != status.st_size:
         raise OSError("changed while it was read")
-    return data, ListedFile.of(entry.path, status)
+    return data, ListedFile.of(path, status)
 
 
 def open_photo_file(root: Path, relative: str) -> BinaryIO:

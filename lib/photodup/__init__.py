@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
-    from photodup.bench.anyurl.measure import Measured, Request
-    from photodup.bench.anyurl.versus import Versus
+    from photodup.bench.anyurl.measure import LoadedServer, MeasuredLoad
+    from photodup.bench.anyurl.versus import ServerComparison
     from photodup.photos.groups.results import Tiers
     from photodup.photos.library.scan import ScanReport
 
@@ -95,7 +95,7 @@ def embed(
 
 def load(
     url: str, *, seconds: float = 20.0, concurrency: int = 1, rate_per_s: float | None = None
-) -> Measured:
+) -> MeasuredLoad:
     """Measure a server of any kind that `photodup load` knows, and return rate and latency with their intervals.
 
     Reasons to doubt a figure are printed to stderr.
@@ -115,16 +115,16 @@ def load(
     from photodup.bench.anyurl.measure import LoadSpec, measure_loads, notes
     from photodup.bench.anyurl.watch import Watcher
 
-    request, watcher = _request(url), Watcher(None)
-    request.try_once()
+    server, watcher = _server(url), Watcher(None)
+    server.try_once()
     spec = LoadSpec(concurrency, rate_per_s, seconds=seconds)
-    measured = measure_loads(request, [spec], watcher)[0]
-    for note in notes(measured, request.target, watcher):
+    measured = measure_loads(server, [spec], watcher)[0]
+    for note in notes(measured, server.target, watcher):
         print(f"Note: {note}", file=sys.stderr)
     return measured
 
 
-def compare(url_a: str, url_b: str, *, seconds: float = 60.0, concurrency: int = 1) -> Versus:
+def compare(url_a: str, url_b: str, *, seconds: float = 60.0, concurrency: int = 1) -> ServerComparison:
     """Compare two servers, which take turns, and return the outcomes with a sentence for each.
 
     The first outcome is a check: it compares two connections to one server, so a difference is an error of measurement.
@@ -140,16 +140,16 @@ def compare(url_a: str, url_b: str, *, seconds: float = 60.0, concurrency: int =
     from photodup.bench.anyurl.versus import compare_servers
     from photodup.bench.anyurl.watch import Watcher
 
-    requests = _request(url_a), _request(url_b)
-    for request in requests:
-        request.try_once()
-    return compare_servers(*requests, LoadSpec(concurrency, seconds=seconds), Watcher(None))
+    servers = _server(url_a), _server(url_b)
+    for server in servers:
+        server.try_once()
+    return compare_servers(*servers, LoadSpec(concurrency, seconds=seconds), Watcher(None))
 
 
-def _request(url: str) -> Request:
-    from photodup.bench.anyurl.measure import Request
+def _server(url: str) -> LoadedServer:
+    from photodup.bench.anyurl.measure import LoadedServer
     from photodup.bench.anyurl.payloads import payloads_for
     from photodup.bench.anyurl.target import target_of
 
     target = target_of(url)
-    return Request(target, payloads_for(target, kind=None, paths=[], texts=[]))
+    return LoadedServer(target, payloads_for(target, kind=None, paths=[], texts=[]))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from photodup.bench.anyurl import gate
-from photodup.bench.anyurl.gate import Gated, Slowdown, decide, drawn_with, simulated
+from photodup.bench.anyurl.gate import GateResult, Slowdown, decide, drawn_with, failure_rate
 from photodup.core.errors import PhotodupError
 
 LIMIT, VISITS = 0.05, gate.VISITS
@@ -16,14 +16,14 @@ LIMIT, VISITS = 0.05, gate.VISITS
 
 @pytest.mark.parametrize("spread", [0.005, 0.01, 0.02])
 def test_a_head_at_the_limit_hardly_fails_and_one_ten_per_cent_beyond_does(spread):
-    assert simulated(drawn_with(spread, VISITS), LIMIT, 0.0) <= 0.005
-    assert simulated(drawn_with(spread, VISITS), LIMIT, LIMIT) * 400 <= 28
-    assert simulated(drawn_with(spread, VISITS), LIMIT, LIMIT + 0.10) >= 0.95
+    assert failure_rate(drawn_with(spread, VISITS), LIMIT, 0.0) <= 0.005
+    assert failure_rate(drawn_with(spread, VISITS), LIMIT, LIMIT) * 400 <= 28
+    assert failure_rate(drawn_with(spread, VISITS), LIMIT, LIMIT + 0.10) >= 0.95
 
 
 def test_looking_twice_at_the_whole_error_is_found_out(monkeypatch):
     monkeypatch.setattr(gate, "LEVELS", (0.05, 0.05))
-    assert simulated(drawn_with(0.02, VISITS), LIMIT, LIMIT) > 0.06
+    assert failure_rate(drawn_with(0.02, VISITS), LIMIT, LIMIT) > 0.06
 
 
 def test_a_clear_case_ends_at_the_first_look_and_an_open_one_does_not():
@@ -45,10 +45,12 @@ def test_what_is_simulated_has_the_spread_that_was_measured():
 
 @pytest.fixture
 def gated():
-    def gated(verdict: str, reason: str = "") -> Gated:
+    def gated(verdict: str, reason: str = "") -> GateResult:
         slowdown = Slowdown(LIMIT, 0.16, 0.13, 0.19, 1, verdict)
         rates = {0.0: 0.0, 0.05: 0.04, 0.15: 0.99}
-        return Gated(slowdown, (20.0, 23.2), "ms", 20, 4, 41.0, 0.02, rates, ("a <note> & more",), reason)
+        return GateResult(
+            slowdown, (20.0, 23.2), "ms", 20, 4, 41.0, 0.02, rates, ("a <note> & more",), reason
+        )
 
     return gated
 

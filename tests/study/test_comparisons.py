@@ -241,7 +241,7 @@ def test_nothing_measured_is_no_verdict(declare, tmp_path):
 
 def test_the_quick_study_measures_what_is_marked(declare):
     found = declare(DATA)
-    quick = found.of(["06"], quick=True)
+    quick = found.pairs_of(["06"], quick=True)
     assert [pair.name for pair in quick] == ["halved, one"]
     assert [null.name for null in found.nulls_of(quick, quick=True)] == ["null of fast, one"]
     assert sizes_of({"visits": 2, "block_s": 0.5}, visits=3) == Sizes(3, VisitPlan(block_s=0.5))
@@ -489,7 +489,7 @@ def test_threads_are_set_where_the_server_has_them_under_its_own_name(served, ex
 @pytest.mark.parametrize("notebook", [p.stem for p in notebooks(("04", "06", "07", "08"))])
 def test_a_rented_machine_with_fp32_alone_has_both_sides_of_a_comparison(notebook):
     has = from_ports("198.18.0.2", models=MODELS).has
-    pairs = [pair.on(has) for pair in declared.declarations().of([notebook])]
+    pairs = [pair.on(has) for pair in declared.declarations().pairs_of([notebook])]
     assert any(has(pair.a.backend) and has(pair.b.backend) for pair in pairs)
 
 
@@ -498,7 +498,7 @@ def test_the_repositorys_own_file_is_sound():
     assert found.pairs and {p.notebook for p in found.pairs} <= {p.stem for p in notebooks(())}
     primary = [p.notebook for p in found.pairs if p.is_primary]
     assert max(primary.count(name) for name in primary) <= 4
-    quick = found.of({p.notebook for p in found.pairs}, quick=True)
+    quick = found.pairs_of({p.notebook for p in found.pairs}, quick=True)
     assert len(quick) <= 8 and all(pair.is_primary for pair in quick)
     assert len(found.nulls_of(quick, quick=True)) <= 3
     # A processor without INT8 has other sides of everything but what compares precisions.

@@ -140,7 +140,7 @@ def test_what_is_not_installed_is_said_in_one_sentence(peers, installed, tmp_pat
     assert "mosec is not installed here (No matching distribution found for mosec==0.9.8); " not in line[:40]
     assert "(No matching distribution found for mosec==0.9.8)" in line and "Ray" not in line
     assert line.endswith(": `python3.11 tools/peers/make.py` installs them.")
-    asked = missing_visits(run, servers.declared().of(FAMILIES), Sizes(3))
+    asked = missing_visits(run, servers.declared().pairs_of(FAMILIES), Sizes(3))
     assert {pair.b.server.name for _, pair in asked} == {"ray"}, (
         "what is installed is measured, and nothing else"
     )
@@ -167,7 +167,7 @@ def test_both_loads_of_two_servers_are_visited_together(installed, tmp_path, pee
     for name in ("infinity", "litserve", "bentoml", "mosec", "ray"):
         installed(name)
     declared = servers.declared()
-    pairs = [*declared.of(FAMILIES), *declared.nulls]
+    pairs = [*declared.pairs_of(FAMILIES), *declared.nulls]
     order = [(n, p.a.name, p.b.label) for n, p in missing_visits(opened(tmp_path / "run"), pairs, Sizes(3))]
     starts = sum(before != after for before, after in zip([None, *order], order, strict=False))
     assert len(order) == 3 * 24 and starts == len(set(order)) == 3 * 12

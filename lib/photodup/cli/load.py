@@ -172,7 +172,7 @@ def load(
     measured.
     """
     require("load")  # before anything is measured, for the page and the Parquet file come last
-    from photodup.bench.anyurl.measure import Request
+    from photodup.bench.anyurl.measure import LoadedServer
     from photodup.bench.anyurl.run import Job, limit_of, run_comparison, run_load
     from photodup.bench.anyurl.watch import Watcher
 
@@ -189,16 +189,16 @@ def load(
             "--compare takes turns under one closed loop: leave --rate, --processes and further numbers out."
         )
     timeout_s = request.timeout or min(60.0, max(10.0, sum(spec.seconds for spec in specs)))
-    requests = []
+    servers = []
     for number, url in enumerate(urls):
         target = server.target(url, number, timeout_s=timeout_s, method=request.method.upper())
         target = replace(target, metrics=metrics or "")
         shapes, inputs = tuple(request.shape or ()), tuple(request.input or ())
-        requests.append(Request(target, payload.payloads(target), shapes, inputs, request.encoding))
+        servers.append(LoadedServer(target, payload.payloads(target), shapes, inputs, request.encoding))
     name = f"photodup-load/{datetime.now():%Y%m%d-%H%M%S}"  # may exist: clocks are set back
     folder = out or next(path for n in count() if not (path := Path(f"{name}{-n or ''}")).exists())
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
-    job = Job(requests, specs, folder, Watcher(sys.stderr), show, print if as_json else None, limits)
+    job = Job(servers, specs, folder, Watcher(sys.stderr), show, print if as_json else None, limits)
     if status := (run_comparison if question.compare else run_load)(job):
         raise Exit(status)
 
@@ -249,9 +249,9 @@ def gate(
             "Both commands run at once: write {port} in --url, and in the commands or use $PORT there."
         )
 
-    def request_of(address: str) -> measure.Request:
+    def server_of(address: str) -> measure.LoadedServer:
         target = server.target(address, timeout_s=30.0)
-        return measure.Request(target, payload.payloads(target))
+        return measure.LoadedServer(target, payload.payloads(target))
 
     urls = [str(base_url), str(head_url)]
     if by_command:
@@ -260,20 +260,20 @@ def gate(
     labels = [command or masked(str(address)) for command, address in ((base, base_url), (head, head_url))]
     show(f"Base: {labels[0]}; head: {labels[1]}; {concurrency} in flight.")
     watcher = Watcher(sys.stderr)
-    sides = gates.sides_of(request_of, urls, [command.running for command in commands], watcher)
+    sides = gates.sides_of(server_of, urls, [command.running for command in commands], watcher)
     spec = measure.LoadSpec(concurrency=concurrency, seconds=seconds, seed=seed)
     try:
         with stoppable(watcher):
-            gated = gates.measure_gate(sides, spec, watcher, limit=limit / 100)
+            gate_result = gates.measure_gate(sides, spec, watcher, limit=limit / 100)
     except KeyboardInterrupt:
         raise PhotodupError("The gate was stopped by you, so nothing is decided.") from None
-    for line in (*gated.sentences(), *(f"Note: {note}" for note in gated.notes)):
+    for line in (*gate_result.sentences(), *(f"Note: {note}" for note in gate_result.notes)):
         show(line)
     if junit:
-        gates.write_junit(gated, junit)
+        gates.write_junit(gate_result, junit)
     if as_json:
-        print(json.dumps(gated.as_record(), default=str))
-    if gated.has_failed:
+        print(json.dumps(gate_result.as_record(), default=str))
+    if gate_result.has_failed:
         raise Exit(1)
 
 

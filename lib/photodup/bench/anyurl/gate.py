@@ -18,8 +18,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from photodup.bench import Columns
-from photodup.bench.anyurl.measure import LoadSpec, Request, count
-from photodup.bench.anyurl.versus import SHORTEST, fitted, same_answers, visit
+from photodup.bench.anyurl.measure import LoadedServer, LoadSpec, count
+from photodup.bench.anyurl.versus import SHORTEST, fitted, notes_on_answers, visit_servers
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
@@ -31,7 +31,7 @@ from photodup.core.files import write_atomically
 # Levels of the first and the second look. A head at the limit fails with less than their sum.
 LEVELS = (0.005, 0.04)
 VISITS = 4  # of a look
-N_SIMULATED, BEYOND = 400, 0.10
+N_SIMULATED, EXCESS = 400, 0.10
 FAILED_SHARE = 0.01  # of the head's requests: more fails the gate where the base does not fail so many
 
 
@@ -54,7 +54,7 @@ class Slowdown:
 
 
 @dataclass(frozen=True)
-class Gated:
+class GateResult:
     """The result of a gate.
 
     Attributes:
@@ -143,16 +143,16 @@ def fails(ratios: Sequence[np.ndarray], limit: float) -> bool:
     return decision.verdict == "failed"
 
 
-def simulated(draw: Draw, limit: float, planted: float) -> float:
+def failure_rate(draw: Draw, limit: float, planted: float) -> float:
     """Return the share of simulated gates that fail where head is slower by `planted`."""
     return sum(fails(head, limit) for head in planted_heads(draw, planted)) / N_SIMULATED
 
 
-Sides = Callable[[], AbstractContextManager[tuple[Request, Request]]]
-Start = Callable[[Callable[[], Request]], AbstractContextManager[Request]]
+Sides = Callable[[], AbstractContextManager[tuple[LoadedServer, LoadedServer]]]
+Start = Callable[[Callable[[], LoadedServer]], AbstractContextManager[LoadedServer]]
 
 
-def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float) -> Gated:
+def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float) -> GateResult:
     """Measure base and head in turns and decide whether head is slower by more than the limit.
 
     Args:
@@ -164,8 +164,8 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
     """
     began = time.monotonic()
     with sides() as (base, head):
-        notes = same_answers(base, head, spec.batch)
-        least_s = visit((base, head), spec, SHORTEST, 0).seconds
+        notes = notes_on_answers(base, head, spec.batch)
+        least_s = visit_servers((base, head), spec, SHORTEST, 0).seconds
     per_look, plan = fitted(least_s, spec.seconds, n_sides=2, looks=len(LEVELS), most_visits=VISITS)
     is_rate = spec.load.concurrency != 1
     visits: list[Visit] = []
@@ -175,7 +175,7 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
                 raise PhotodupError("The gate was stopped by you, so nothing is decided.")
             watcher.say(f"look {look} of {len(LEVELS)}, visit {number_} of {per_look * look}")
             with sides() as (base, head):
-                visits.append(visit((base, head), spec, plan, number_))
+                visits.append(visit_servers((base, head), spec, plan, number_))
         observed = read.observed(visits, spec.load, spec.load.usual_metric)
         if isinstance(observed, str):
             raise PhotodupError(f"Base and head cannot be compared: {observed}")
@@ -187,14 +187,14 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
     spread = math.sqrt(observed.variance)
     draw = drawn_with(spread, per_look)
     rates = {
-        planted: simulated(draw, limit, planted) for planted in dict.fromkeys((0.0, limit, limit + BEYOND))
+        planted: failure_rate(draw, limit, planted) for planted in dict.fromkeys((0.0, limit, limit + EXCESS))
     }
     shares = []
     for side in (0, 1):
         n_failed = sum(v.n_failed[side] for v in visits)
         shares.append(n_failed / max(1, n_failed + sum(v.n_requests[side] for v in visits)))
     has_more_failures = shares[1] > FAILED_SHARE >= shares[0]
-    return Gated(
+    return GateResult(
         decision,
         (observed.value_a, observed.value_b),
         "requests/s" if is_rate else "ms",
@@ -209,26 +209,26 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
 
 
 def sides_of(
-    request_of: Callable[[str], Request], urls: Sequence[str], starts: Sequence[Start], watcher: Watcher
+    server_of: Callable[[str], LoadedServer], urls: Sequence[str], starts: Sequence[Start], watcher: Watcher
 ) -> Sides:
     """Return a function that makes base and head ready for a visit.
 
     Args:
-        request_of: reads a URL; raises a `PhotodupError` where nothing answers yet.
+        server_of: reads a URL; raises a `PhotodupError` where nothing answers yet.
         urls: of base and head.
-        starts: start one server each for a block, and yield its request once it is ready; empty where both are up.
+        starts: start one server each for a block, and yield it once it is ready; empty where both are up.
         watcher: Ctrl-C ends a start, too.
     """
 
-    def ready(url: str) -> Request:
+    def ready(url: str) -> LoadedServer:
         if watcher.is_stopped:
             raise KeyboardInterrupt
-        request = request_of(url)
-        request.try_once()
-        return request
+        server = server_of(url)
+        server.try_once()
+        return server
 
     @contextlib.contextmanager
-    def sides() -> Iterator[tuple[Request, Request]]:
+    def sides() -> Iterator[tuple[LoadedServer, LoadedServer]]:
         with contextlib.ExitStack() as stack:
             begin: Sequence[Start] = starts or [lambda make: contextlib.nullcontext(make())] * len(urls)
             base, head = (stack.enter_context(s(partial(ready, u))) for s, u in zip(begin, urls, strict=True))
@@ -237,20 +237,20 @@ def sides_of(
     return sides
 
 
-def write_junit(gated: Gated, path: Path) -> None:
+def write_junit(gate_result: GateResult, path: Path) -> None:
     """Write the report for a CI system: one test case.
 
     Raises:
         PhotodupError: it cannot be written.
     """
-    failures, (verdict, *basis) = str(int(gated.has_failed)), gated.sentences()
+    failures, (verdict, *basis) = str(int(gate_result.has_failed)), gate_result.sentences()
     suite = ElementTree.Element("testsuite", name="photodup gate", tests="1", failures=failures, errors="0")
-    name = f"head is not slower than base by more than {gated.slowdown.limit:.1%}"
-    labels = {"classname": "photodup.gate", "name": name, "time": f"{gated.seconds:.1f}"}
+    name = f"head is not slower than base by more than {gate_result.slowdown.limit:.1%}"
+    labels = {"classname": "photodup.gate", "name": name, "time": f"{gate_result.seconds:.1f}"}
     case = ElementTree.SubElement(suite, "testcase", labels)
-    if gated.has_failed:
+    if gate_result.has_failed:
         ElementTree.SubElement(case, "failure", message=verdict).text = "\n".join((verdict, *basis))
-    ElementTree.SubElement(case, "system-out").text = "\n".join((verdict, *basis, *gated.notes))
+    ElementTree.SubElement(case, "system-out").text = "\n".join((verdict, *basis, *gate_result.notes))
     try:
         write_atomically(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")
     except OSError as error:

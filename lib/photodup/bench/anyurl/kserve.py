@@ -43,7 +43,7 @@ def takes_json_alone(target: Target) -> bool:
     return isinstance(listed, list) and "binary_tensor_data" not in listed
 
 
-def states(target: Target) -> dict[str, str | None]:
+def stated_parameters(target: Target) -> dict[str, str | None]:
     """Return the weights and the precision that a model's configuration (an extension of Triton's) states.
 
     Raises:
@@ -121,7 +121,7 @@ def _text(dims: Sequence[int]) -> str:
     return "[" + ", ".join("open" if d == -1 else str(d) for d in dims) + "]"
 
 
-class Requests:
+class TensorMaker:
     """Makes the tensors of a request.
 
     Args:

@@ -17,7 +17,7 @@ from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
-from photodup.bench.link.link import LOOPBACK, Way
+from photodup.bench.link.link import LOOPBACK, NetworkPath
 from photodup.bench.load.counters import check_page, probe
 from photodup.bench.load.plan import ARRIVALS, WindowPlan
 from photodup.bench.load.usage import local_usage
@@ -86,7 +86,7 @@ class LoadSpec:
         )
 
     @property
-    def step(self) -> str:
+    def label(self) -> str:
         """What sets this load apart from others in the same turns."""
         closed = f"{self.concurrency} in flight"
         return closed if self.rate_per_s is None else f"{self.rate_per_s:.4g} requests/s"
@@ -97,8 +97,8 @@ class LoadSpec:
         batch = f", {self.batch} items a request" if self.batch > 1 else ""
         connections = f"{self.connection} connections{batch}"
         if self.rate_per_s is None:
-            return f"{self.step}, {connections}"
-        return f"{self.step} ({self.arrivals}), at most {self.concurrency} in flight, {connections}"
+            return f"{self.label}, {connections}"
+        return f"{self.label} ({self.arrivals}), at most {self.concurrency} in flight, {connections}"
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class LoadWindow:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredLoad:
     """A load with its windows, one a visit: each figure is the mean over visits with its 95% interval between them."""
 
     spec: LoadSpec
@@ -195,11 +195,11 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Request:
+class LoadedServer:
     """One server with what it is sent.
 
     Attributes:
-        shapes, inputs: of `kserve.Requests`.
+        shapes, inputs: of `kserve.TensorMaker`.
         encoding: OpenAI: `float` or `base64`.
         is_embedded: a plain POST is answered with `embeddings`, which are read.
     """
@@ -233,18 +233,18 @@ class Request:
         )
         if target.protocol.startswith("kserve"):
             model = kserve.describe_model(target)
-            requests = kserve.Requests(model, payloads, self.inputs, self.shapes)
-            requests.check_batch(batch)
+            maker = kserve.TensorMaker(model, payloads, self.inputs, self.shapes)
+            maker.check_batch(batch)
             signature = model.name, model.outputs[0].name, model.batched
             if target.protocol == "kserve-http":
                 is_json = kserve.takes_json_alone(target)
-                return http(KserveHttp(*signature, is_json, target.version), payload=requests.tensors)
+                return http(KserveHttp(*signature, is_json, target.version), payload=maker.tensors)
             return OverGrpc(
                 target.name,
                 KserveGrpc(*signature, target.version),
                 target.channel,
                 columns,
-                requests.tensors,
+                maker.tensors,
                 timeout_s=target.timeout_s,
                 metadata=target.metadata,
             )
@@ -298,7 +298,7 @@ def _remedy(status: int) -> str:
     }.get(status, "Change what is sent (--file, --text, --payload, --shape) or the protocol (--protocol).")
 
 
-def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher) -> list[Measured]:
+def measure_loads(server: LoadedServer, specs: Sequence[LoadSpec], watcher: Watcher) -> list[MeasuredLoad]:
     """Measure loads of one server in turns: each visit has a window of every one, in an order drawn anew.
 
     A server that fails is a result. Measuring ends when the server is dead, or when the time is over and each load has
@@ -312,7 +312,7 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
     """
     began, seconds, draw = clock(), sum(spec.seconds for spec in specs), random.Random(specs[0].seed)
     windows: list[list[LoadWindow]] = [[] for _ in specs]
-    longest_s, counters = 0.0, counters_of(request.target)
+    longest_s, counters = 0.0, counters_of(server.target)
     for visit in range(specs[0].n_visits):
         visit_began = clock()
         if visit_began - began + longest_s > seconds + (0 if visit >= FEWEST_VISITS else GRACE_S):
@@ -320,25 +320,25 @@ def measure_loads(request: Request, specs: Sequence[LoadSpec], watcher: Watcher)
         for index in draw.sample(range(len(specs)), len(specs)):
             has_failed = bool(windows[index]) and "raw" not in windows[index][-1].columns
             if not (has_failed or watcher.is_stopped or watcher.is_dead):
-                window = _measure_window(request, specs[index], visit, watcher, counters, began)
+                window = _measure_window(server, specs[index], visit, watcher, counters, began)
                 windows[index].append(window)
         longest_s = max(longest_s, clock() - visit_began)
     if not any(windows):
         raise PhotodupError("It was stopped before anything was measured.")
-    return [Measured(spec, of_spec) for spec, of_spec in zip(specs, windows, strict=True) if of_spec]
+    return [MeasuredLoad(spec, of_spec) for spec, of_spec in zip(specs, windows, strict=True) if of_spec]
 
 
 def _measure_window(
-    request: Request, spec: LoadSpec, visit: int, watcher: Watcher, counters: Probe | None, began: float
+    server: LoadedServer, spec: LoadSpec, visit: int, watcher: Watcher, counters: Probe | None, began: float
 ) -> LoadWindow:
-    adapter, target, plan = request.adapter(spec.batch), request.target, spec.window(visit)
+    adapter, target, plan = server.adapter(spec.batch), server.target, spec.window(visit)
     watcher.begin(f"{spec.words}, visit {visit + 1} of {spec.n_visits}", plan.seconds)
     columns = measure(
         adapter,
-        request.payloads.items,
+        server.payloads.items,
         spec.load,
         plan,
-        way=LOOPBACK if target.is_local else Way("network", None),
+        network=LOOPBACK if target.is_local else NetworkPath("network", None),
         arrivals=ARRIVALS[spec.arrivals],
         observer=watcher,
         probe=counters or partial(local_usage, target.url),
@@ -384,7 +384,7 @@ def count(n: int, word: str) -> str:
     return f"{n:,} {word}{'' if n == 1 else 's'}"
 
 
-def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
+def notes(measured: MeasuredLoad, target: Target, watcher: Watcher) -> list[str]:
     """Return sentences about the faults of a measurement; none for a sound one."""
     columns, spec, errors = measured.columns, measured.spec, measured.errors
     sentences = [f"{note[0].upper()}{note[1:]}." for note in columns.get("notes", "").split("; ") if note]
@@ -405,7 +405,7 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
             "figures. Share it among several with --processes, or run it elsewhere."
         )
     else:
-        sentences += shared_cores(share, target)
+        sentences += notes_on_cores(share, target)
     if closes := columns.get("n_idle_closes") if spec.connection == "warm" else 0:
         sentences.append(
             f"The server had closed {count(closes, 'idle connection')}, opened anew within the request: a smaller "
@@ -414,7 +414,7 @@ def notes(measured: Measured, target: Target, watcher: Watcher) -> list[str]:
     return sentences
 
 
-def shared_cores(share: float, *targets: Target) -> list[str]:
+def notes_on_cores(share: float, *targets: Target) -> list[str]:
     """Return a note where the generator took much of the cores of this machine and one of the servers needs them, too."""
     if share <= BUSY_SHARE or not any(target.is_local for target in targets):
         return []

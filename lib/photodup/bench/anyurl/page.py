@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from photodup.bench import Columns
-from photodup.bench.anyurl.measure import Measured, with_interval
-from photodup.bench.anyurl.versus import Versus
+from photodup.bench.anyurl.measure import MeasuredLoad, with_interval
+from photodup.bench.anyurl.versus import ServerComparison
 from photodup.bench.load.workers import ROW
 from photodup.bench.stats.figures import Figure
 from photodup.bench.stats.sentence import row
@@ -18,7 +18,7 @@ _MOST_DOTS = 4000
 BLUE, RED, GREY = "#2a6f97", "#b4442f", "#98a2b3"
 
 
-def measurement_row(measured: Measured) -> Columns:
+def measurement_row(measured: MeasuredLoad) -> Columns:
     """Return a measurement as the cells of a table's row."""
     percentiles = measured.percentiles_ms
     return {
@@ -31,17 +31,17 @@ def measurement_row(measured: Measured) -> Columns:
     }
 
 
-def comparison_rows(versus: Versus) -> list[dict[str, str]]:
+def comparison_rows(comparison: ServerComparison) -> list[dict[str, str]]:
     """Return one row for each comparison, the check first."""
     cells = ("figure", "verdict", "difference", "values", "observations", "notes")
     return [
         {"sides": f"{o.comparison.label_b} against {o.comparison.label_a}"}
         | {name: row(o)[name] for name in cells}
-        for o in versus.outcomes
+        for o in comparison.outcomes
     ]
 
 
-def latency_figures(measured: Measured) -> list[tuple[str, str]]:
+def latency_charts(measured: MeasuredLoad) -> list[tuple[str, str]]:
     """Return the figure of a single load: latency over time."""
     due_s, done_s = (
         np.concatenate([w.began_s + w.rows[:, ROW.index(name)] for w in measured.windows])
@@ -58,24 +58,24 @@ def latency_figures(measured: Measured) -> list[tuple[str, str]]:
 
     few = f" Every {every}th is drawn." if every > 1 else ""
     caption = f"Each request when it was answered, or when it failed.{few}"
-    return _figure(caption, "seconds", "latency, ms", draw) if len(done_s) else []
+    return _chart(caption, "seconds", "latency, ms", draw) if len(done_s) else []
 
 
-def frontier_figures(sweep: Sequence[Measured]) -> list[tuple[str, str]]:
+def frontier_charts(sweep: Sequence[MeasuredLoad]) -> list[tuple[str, str]]:
     """Return the figure of a sweep: latency against throughput, one dot a load."""
-    steps = [step for step in sweep if step.n_answered]
+    loads = [load for load in sweep if load.n_answered]
 
     def draw(axes: Any) -> None:
-        rates, rate_bars = _with_bars([step.requests_per_s for step in steps])
+        rates, rate_bars = _with_bars([load.requests_per_s for load in loads])
         for p, color in ((50, BLUE), (95, RED)):
-            latencies, bars = _with_bars([step.percentiles_ms[p] for step in steps])
+            latencies, bars = _with_bars([load.percentiles_ms[p] for load in loads])
             style = {"fmt": "o-", "color": color, "ms": 4, "lw": 1, "label": f"p{p}"}
             axes.errorbar(rates, latencies, xerr=rate_bars, yerr=bars, **style)
 
-    dots = ", ".join(step.spec.step for step in steps)
+    dots = ", ".join(load.spec.label for load in loads)
     bars = "bars: 95% intervals between visits. Where the curve turns up, requests wait for each other"
     caption = f"Dots: {dots}; {bars}."
-    return _figure(caption, "requests/s answered", "latency, ms", draw) if steps else []
+    return _chart(caption, "requests/s answered", "latency, ms", draw) if loads else []
 
 
 def _with_bars(figures: Sequence[Figure]) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -88,21 +88,21 @@ def _with_bars(figures: Sequence[Figure]) -> tuple[np.ndarray, list[np.ndarray]]
     return values, [values - lows, highs - values]
 
 
-def versus_figures(versus: Versus) -> list[tuple[str, str]]:
+def comparison_charts(comparison: ServerComparison) -> list[tuple[str, str]]:
     """Return the figure of a comparison: every observation behind the verdict and the check, in the order of time."""
     labels = (("check: server 1 through other connections", GREY), ("server 2 against server 1", BLUE))
 
     def draw(axes: Any) -> None:
         for side, (label, color) in enumerate(labels, start=1):
-            ratios = np.concatenate([visit.log_ratios(side) for visit in versus.visits])
+            ratios = np.concatenate([visit.log_ratios(side) for visit in comparison.visits])
             halves = np.arange(1, len(ratios) + 1)
             axes.plot(halves, 100 * np.expm1(ratios), "o", color=color, ms=4, label=label)
 
-    y = f"difference in {versus.outcomes[0].metric.words}, %"
-    return _figure("Each dot is one block of each server.", "half of a palindrome of turns", y, draw)
+    y = f"difference in {comparison.outcomes[0].metric.words}, %"
+    return _chart("Each dot is one block of each server.", "half of a palindrome of turns", y, draw)
 
 
-def _figure(caption: str, x: str, y: str, draw: Callable[[Any], None]) -> list[tuple[str, str]]:
+def _chart(caption: str, x: str, y: str, draw: Callable[[Any], None]) -> list[tuple[str, str]]:
     """Return a caption with its figure as SVG."""
     import matplotlib  # here and not above: it would be loaded before the first request
     from matplotlib.figure import Figure as Chart

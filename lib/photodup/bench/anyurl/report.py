@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench import Columns
-from photodup.bench.anyurl.measure import Measured
+from photodup.bench.anyurl.measure import MeasuredLoad
 from photodup.bench.load.workers import ROW
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.stats.facts import METRICS
@@ -71,7 +71,7 @@ def turn_rows(visits: Sequence[Visit], sides: Sequence[str]) -> Rows:
     }
 
 
-def request_rows(url: str, measured: Sequence[Measured]) -> Rows:
+def request_rows(url: str, measured: Sequence[MeasuredLoad]) -> Rows:
     """Return one row for each request of the measurements of a server; those that failed come last in their window.
 
     Times are seconds since the window opened. `done_s` is when the answer was read and checked, or when the request failed;

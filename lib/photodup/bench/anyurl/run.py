@@ -13,7 +13,7 @@ from typing import Any
 from photodup.bench import Columns
 from photodup.bench.anyurl import page as pages
 from photodup.bench.anyurl import report
-from photodup.bench.anyurl.measure import LoadSpec, Measured, Request, measure_loads, notes
+from photodup.bench.anyurl.measure import LoadedServer, LoadSpec, MeasuredLoad, measure_loads, notes
 from photodup.bench.anyurl.versus import SIDES, compare_servers
 from photodup.bench.anyurl.watch import Watcher, stoppable
 from photodup.bench.record.json_files import plain
@@ -31,7 +31,7 @@ class Limit:
     """A limit whose violation fails a load, such as `p95>100ms`.
 
     Attributes:
-        figure: of `Measured.figures`.
+        figure: of `MeasuredLoad.figures`.
         value: in ms, requests/s, or a share of all requests.
     """
 
@@ -81,7 +81,7 @@ class Job:
         show_json: prints the whole result; None does not.
     """
 
-    requests: Sequence[Request]
+    servers: Sequence[LoadedServer]
     specs: Sequence[LoadSpec]
     out: Path
     watcher: Watcher
@@ -92,21 +92,21 @@ class Job:
     @property
     def words(self) -> str:
         """The loads in one clause."""
-        steps = ", ".join(spec.step for spec in self.specs)
-        return f"{steps} in turns" if len(self.specs) > 1 else self.specs[0].words
+        labels = ", ".join(spec.label for spec in self.specs)
+        return f"{labels} in turns" if len(self.specs) > 1 else self.specs[0].words
 
     def opening(self, words: str) -> None:
-        for place, request in enumerate(self.requests, start=1):
-            which = f"Server {place}: " if len(self.requests) > 1 else ""
-            way = request.target.method if request.target.protocol == "post" else request.target.protocol
-            self.show(f"{which}{request.target.name} ({way}): {words}; {request.payloads.words}.")
+        for place, server in enumerate(self.servers, start=1):
+            prefix = f"Server {place}: " if len(self.servers) > 1 else ""
+            way = server.target.method if server.target.protocol == "post" else server.target.protocol
+            self.show(f"{prefix}{server.target.name} ({way}): {words}; {server.payloads.words}.")
 
     def close(
         self,
         title: str,
         sentences: Sequence[str],
         wrong: Sequence[str],
-        figures: Sequence[tuple[str, str]],
+        charts: Sequence[tuple[str, str]],
         *,
         more: Mapping[str, Any],
         rows: report.Rows,
@@ -121,9 +121,9 @@ class Job:
             wrong: what is wrong with the figures.
         """
         violations = [
-            which + text
+            prefix + text
             for limit in self.limits
-            for which, head in headlines
+            for prefix, head in headlines
             if (text := limit.violation(head))
         ]
         status = NOT_MEASURED if not is_measured else LIMIT_VIOLATED if violations else ANSWERED
@@ -132,8 +132,8 @@ class Job:
             self.show(sentence)
         for note in wrong:
             self.show(f"Note: {note}")
-        payload = "; ".join(dict.fromkeys(r.payloads.words for r in self.requests))
-        facts = report.about([r.target.columns() for r in self.requests], self.words, payload)
+        payload = "; ".join(dict.fromkeys(r.payloads.words for r in self.servers))
+        facts = report.about([r.target.columns() for r in self.servers], self.words, payload)
         facts |= {
             "status": status,
             "found": sentences,
@@ -141,7 +141,7 @@ class Job:
             "headlines": [head for _, head in headlines],
         }
         page = render_page(
-            PAGE, title=title, facts=facts, sentences=sentences, notes=wrong, tables=tables, figures=figures
+            PAGE, title=title, facts=facts, sentences=sentences, notes=wrong, tables=tables, charts=charts
         )
         result = {**facts, **more}
         paths = report.write(self.out, result, rows, page)
@@ -151,7 +151,7 @@ class Job:
         return status
 
 
-def _record(load: Measured) -> Columns:
+def _record(load: MeasuredLoad) -> Columns:
     """Return the figures of a load, and under `windows` those of each window."""
     windows = [{name: value for name, value in w.columns.items() if name != "raw"} for w in load.windows]
     return {**plain(load.columns), "windows": [plain(window) for window in windows]}
@@ -159,25 +159,25 @@ def _record(load: Measured) -> Columns:
 
 def run_load(job: Job) -> int:
     """Measure the loads of one server in turns; return the status to end with."""
-    request, first, is_sweep = job.requests[0], job.specs[0], len(job.specs) > 1
-    url = request.target.name
-    request.try_once(first.batch)
+    server, first, is_sweep = job.servers[0], job.specs[0], len(job.specs) > 1
+    url = server.target.name
+    server.try_once(first.batch)
     job.opening(f"{job.words}, {first.n_visits} visits of {first.window().seconds:.2g} s")
     with stoppable(job.watcher):
-        measured = measure_loads(request, job.specs, job.watcher)
+        measured = measure_loads(server, job.specs, job.watcher)
     sentences, wrong, headlines = [], [], []
     for load in measured:
-        which = f"{load.spec.step}: " if is_sweep else ""
-        sentences += [f"{which}{line}" for line in load.lines() + server_lines(load)]
-        wrong += [f"{which}{note}" for note in notes(load, request.target, job.watcher)]
-        headlines.append((which, load.figures()))
+        prefix = f"{load.spec.label}: " if is_sweep else ""
+        sentences += [f"{prefix}{line}" for line in load.lines() + server_lines(load)]
+        wrong += [f"{prefix}{note}" for note in notes(load, server.target, job.watcher)]
+        headlines.append((prefix, load.figures()))
     if any(load.requests_per_s[1] is not None for load in measured):
         sentences.append("In brackets: 95% intervals between visits.")
     return job.close(
         url,
         sentences,
         wrong,
-        pages.frontier_figures(measured) if is_sweep else pages.latency_figures(measured[0]),
+        pages.frontier_charts(measured) if is_sweep else pages.latency_charts(measured[0]),
         more={"measurements": [{"url": url, **_record(load)} for load in measured]},
         rows=report.request_rows(url, measured),
         tables={"Measurements": [pages.measurement_row(load) for load in measured]},
@@ -189,7 +189,7 @@ def run_load(job: Job) -> int:
 STAGES = ("receive", "queue", "decode", "compute_input", "compute_infer", "compute_output", "respond")
 
 
-def server_lines(load: Measured) -> list[str]:
+def server_lines(load: MeasuredLoad) -> list[str]:
     """Return the server's own counters and its usage in the same windows, as lines for a person."""
     columns, lines = load.columns, []
     if requests := columns.get("server_requests"):
@@ -209,24 +209,24 @@ def server_lines(load: Measured) -> list[str]:
 
 def run_comparison(job: Job) -> int:
     """Compare two servers; return the status to end with."""
-    first, second = job.requests
-    for request in job.requests:
-        request.try_once(job.specs[0].batch)
+    first, second = job.servers
+    for server in job.servers:
+        server.try_once(job.specs[0].batch)
     job.opening(job.words)
     with stoppable(job.watcher):
-        versus = compare_servers(first, second, job.specs[0], job.watcher)
+        comparison = compare_servers(first, second, job.specs[0], job.watcher)
     more = {
-        "comparisons": [outcome.columns() for outcome in versus.outcomes],
-        "visits": [{k: v for k, v in visit.as_record().items() if k != "raw"} for visit in versus.visits],
-        "seconds": versus.seconds,
+        "comparisons": [outcome.columns() for outcome in comparison.outcomes],
+        "visits": [{k: v for k, v in visit.as_record().items() if k != "raw"} for visit in comparison.visits],
+        "seconds": comparison.seconds,
     }
     return job.close(
         f"{first.target.name} and {second.target.name}",
-        versus.sentences,
-        versus.notes,
-        pages.versus_figures(versus),
+        comparison.sentences,
+        comparison.notes,
+        pages.comparison_charts(comparison),
         more=more,
-        rows=report.turn_rows(versus.visits, SIDES),
-        tables={"Comparisons": pages.comparison_rows(versus)},
-        is_measured=versus.outcomes[1].is_measured,
+        rows=report.turn_rows(comparison.visits, SIDES),
+        tables={"Comparisons": pages.comparison_rows(comparison)},
+        is_measured=comparison.outcomes[1].is_measured,
     )

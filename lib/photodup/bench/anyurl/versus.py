@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import LoadSpec, Request, shared_cores
+from photodup.bench.anyurl.measure import LoadedServer, LoadSpec, notes_on_cores
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapters import answers_to, lowest_cosine
 from photodup.bench.pairs import read
@@ -32,7 +32,7 @@ SHORTEST = VisitPlan(palindromes=1, block_s=0, min_answers=1, min_waves=1, alone
 
 
 @dataclass(frozen=True)
-class Versus:
+class ServerComparison:
     """A comparison of two servers.
 
     Attributes:
@@ -48,7 +48,9 @@ class Versus:
     seconds: float
 
 
-def compare_servers(first: Request, second: Request, spec: LoadSpec, watcher: Watcher) -> Versus:
+def compare_servers(
+    first: LoadedServer, second: LoadedServer, spec: LoadSpec, watcher: Watcher
+) -> ServerComparison:
     """Measure both servers in turns and compare them.
 
     Args:
@@ -58,10 +60,10 @@ def compare_servers(first: Request, second: Request, spec: LoadSpec, watcher: Wa
         PhotodupError: a server stopped answering before anything was measured, or the time is too short.
     """
     began, used = time.monotonic(), time.process_time()
-    notes = same_answers(first, second, spec.batch)
+    notes = notes_on_answers(first, second, spec.batch)
     watcher.say("finding how long a turn takes")
     sides = first, first, second
-    least_s = visit(sides, spec, SHORTEST, 0).seconds
+    least_s = visit_servers(sides, spec, SHORTEST, 0).seconds
     n_visits, plan = fitted(least_s, spec.seconds - (time.monotonic() - began), n_sides=len(sides))
     visits: list[Visit] = []
     for number in range(1, n_visits + 1):
@@ -73,7 +75,7 @@ def compare_servers(first: Request, second: Request, spec: LoadSpec, watcher: Wa
             break
         watcher.say(f"visit {number} of {n_visits}, about {left_s:.0f} s left")
         try:
-            visits.append(visit(sides, spec, plan, number))
+            visits.append(visit_servers(sides, spec, plan, number))
         except PhotodupError as error:
             reason = f"In visit {number} of {n_visits} {str(error).rstrip('.')}"
             if not visits:
@@ -92,11 +94,11 @@ def compare_servers(first: Request, second: Request, spec: LoadSpec, watcher: Wa
             f"{first.payloads.words}; {second.payloads.words}."
         )
     share = (time.process_time() - used) / seconds / available_cores()
-    notes += shared_cores(share, first.target, second.target)
-    return Versus(outcomes, sentences, visits, notes, seconds)
+    notes += notes_on_cores(share, first.target, second.target)
+    return ServerComparison(outcomes, sentences, visits, notes, seconds)
 
 
-def visit(sides: Sequence[Request], spec: LoadSpec, plan: VisitPlan, number: int) -> Visit:
+def visit_servers(sides: Sequence[LoadedServer], spec: LoadSpec, plan: VisitPlan, number: int) -> Visit:
     """Measure one visit of the sides.
 
     Raises:
@@ -159,14 +161,14 @@ def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
     return compare_all(comparisons)
 
 
-def same_answers(first: Request, second: Request, batch: int) -> list[str]:
+def notes_on_answers(first: LoadedServer, second: LoadedServer, batch: int) -> list[str]:
     """Return a note where the two answer differently or cannot be compared; none if they are sent different items."""
     if first.payloads.items[:4] != second.payloads.items[:4]:
         return []
     answers = []
-    for request in (first, second):
-        with contextlib.closing(request.adapter(batch)) as adapter:
-            rows = answers_to(adapter, request.payloads.items[:4])
+    for server in (first, second):
+        with contextlib.closing(server.adapter(batch)) as adapter:
+            rows = answers_to(adapter, server.payloads.items[:4])
         answers.append(np.asarray(rows, np.float64))
     a, b = answers
     if not a.size or not b.size:

@@ -42,7 +42,7 @@ class Watcher(Observer):
         if now - self._shown >= EVERY_S and elapsed_s > 0:
             self._shown = now
             self._show(window, elapsed_s)
-        self.is_dead, self.opened_s = len(window.errors) > max(20, window.answered()), window.started
+        self.is_dead, self.opened_s = len(window.errors) > max(20, window.n_answered()), window.started
         return self.is_stopped or self.is_dead
 
     def say(self, line: str) -> None:
@@ -51,7 +51,7 @@ class Watcher(Observer):
             print(line, file=self._stream, flush=True)
 
     def _show(self, window: Window, elapsed_s: float) -> None:
-        parts = [f"{elapsed_s:.0f} of {self._seconds:.0f} s", f"{window.answered():,} answers"]
+        parts = [f"{elapsed_s:.0f} of {self._seconds:.0f} s", f"{window.n_answered():,} answers"]
         latest = [row for samples in window.samples for row in samples[-_RECENT:]]
         if latest:
             latency_ms = [1000 * (row[ROW.index("done")] - row[ROW.index("due")]) for row in latest]

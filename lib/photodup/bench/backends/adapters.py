@@ -13,7 +13,7 @@ import numpy as np
 
 from photodup.bench import Columns
 from photodup.bench.backends import server_adapters
-from photodup.bench.backends.server_adapters import GrpcWorker, HttpWorker, OverGrpc, OverHttp
+from photodup.bench.backends.server_adapters import GrpcClient, HttpClient, OverGrpc, OverHttp
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.imaging import normalize
@@ -59,7 +59,7 @@ class Local:
 
 
 Adapter = Local | OverHttp | OverGrpc
-Connection = Local | HttpWorker | GrpcWorker  # of one worker of a load
+Connection = Local | HttpClient | GrpcClient  # of one worker of a load
 
 
 def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> Adapter:

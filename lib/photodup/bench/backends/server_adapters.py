@@ -58,9 +58,9 @@ class OverHttp:
     def payload_bytes(self, prepared: Any) -> int:
         return len(prepared[1])
 
-    def open(self) -> "HttpWorker":
+    def open(self) -> "HttpClient":
         self._opened.append(self.connection())
-        return HttpWorker(self._opened[-1], self._decode)
+        return HttpClient(self._opened[-1], self._decode)
 
     def _decode(self, answer: Answer) -> np.ndarray:
         rows = self.protocol.decode(answer)
@@ -79,8 +79,8 @@ class OverHttp:
 
 
 @dataclass
-class HttpWorker:
-    """One of a load's workers: its own connection, and how an answer is read."""
+class HttpClient:
+    """The client of one of a load's workers: its own connection, and how an answer is read."""
 
     connection: HttpConnection
     decode: Callable[[Any], np.ndarray]
@@ -131,10 +131,10 @@ class OverGrpc:
     def payload_bytes(self, prepared: Any) -> int:
         return prepared.ByteSize()
 
-    def open(self) -> "GrpcWorker":
+    def open(self) -> "GrpcClient":
         if self.channel != "per-worker" and self.shared is None:
             self.shared = self.connection()
-        return GrpcWorker(self)
+        return GrpcClient(self)
 
     def n_idle_closes(self) -> int:
         return 0
@@ -145,8 +145,8 @@ class OverGrpc:
             self.shared = None
 
 
-class GrpcWorker:
-    """One of a load's workers, on a channel of its own or on the shared one."""
+class GrpcClient:
+    """The client of one of a load's workers, on a channel of its own or on the shared one."""
 
     def __init__(self, adapter: OverGrpc) -> None:
         self._adapter, self.decode = adapter, adapter.protocol.decode

@@ -27,8 +27,8 @@ from photodup.bench.link.link import (
     HANDSHAKES,
     Link,
     LinkSpec,
-    emulated,
-    round_trip,
+    emulated_path,
+    measure_round_trip,
     timed_ms,
 )
 from photodup.bench.link.tcp import ByteSink, request_info, send_to_sink, tcp_info
@@ -198,7 +198,7 @@ def _over(link: Link, sink: ByteSink, sndbuf_bytes: int | None = None) -> _Sende
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sndbuf_bytes)
         return client
 
-    return _Sender(connect, send_to_sink, emulated(link.spec).columns(), link=link)
+    return _Sender(connect, send_to_sink, emulated_path(link.spec).columns(), link=link)
 
 
 def measure_ladder(
@@ -267,7 +267,7 @@ def measure_path(url: str, server: str, payloads_bytes: Sequence[int], **sizes: 
         with contextlib.closing(connect()) as connection:
             connection.connect()
 
-    handshakes = round_trip(shake_hands, math.inf)
+    handshakes = measure_round_trip(shake_hands, math.inf)
     with contextlib.closing(connect()) as small:
         smallest = [timed_ms(partial(send, small, bytes(SMALL_BYTES))) for _ in range(HANDSHAKES + 1)]
     sender = _Sender(connect, send, {"link": "network"}, socket_of=lambda connection: connection.socket)

@@ -50,7 +50,7 @@ class RoundTrip(NamedTuple):
     median_ms: float
 
 
-def round_trip(handshake: Callable[[], object], requested_ms: float) -> RoundTrip:
+def measure_round_trip(handshake: Callable[[], object], requested_ms: float) -> RoundTrip:
     """Time at least `HANDSHAKES`, `PAUSE_S` apart; go on for up to `RETRY_S` while the floor is too high.
 
     A busy machine delays single handshakes; more of them find the floor. A floor that stays above `requested_ms` is no
@@ -289,7 +289,7 @@ class Link:
         try:
             with socket.create_server((host, 0), backlog=4096) as listener:  # nobody accepts them
                 port = listener.getsockname()[1]
-                self.round_trip = round_trip(lambda: self.connect(port, 5).close(), self.spec.rtt_ms)
+                self.round_trip = measure_round_trip(lambda: self.connect(port, 5).close(), self.spec.rtt_ms)
         except OSError as error:
             raise LinkError(
                 f"Nothing answers through the emulated link ({error}): a firewall may drop 198.18.0.0/15 "
@@ -314,8 +314,8 @@ def _explain(reply: dict) -> str:
 
 
 @dataclass(frozen=True)
-class Way:
-    """The way from client to server, recorded with every point.
+class NetworkPath:
+    """The network path from client to server, recorded with every point.
 
     Attributes:
         link: its name, for people: `loopback`, `network`, or an emulated link's.
@@ -337,14 +337,14 @@ class Way:
         return asdict(self)
 
 
-LOOPBACK = Way()
+LOOPBACK = NetworkPath()
 
 
-def emulated(link: str | LinkSpec) -> Way:
-    """Return the way over an emulated link: one of `PRESETS` by its name, or any spec under its label.
+def emulated_path(link: str | LinkSpec) -> NetworkPath:
+    """Return the path over an emulated link: one of `PRESETS` by its name, or any spec under its label.
 
     Raises:
         KeyError: no such preset; `Link` reports that as a `LinkError`.
     """
     name, spec = (link, PRESETS[link]) if isinstance(link, str) else (link.label, link)
-    return Way(name, **{field.name: getattr(spec, field.name) for field in fields(Way)[1:]})
+    return NetworkPath(name, **{field.name: getattr(spec, field.name) for field in fields(NetworkPath)[1:]})

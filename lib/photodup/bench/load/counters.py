@@ -14,7 +14,7 @@ from photodup.bench.link.link import timed_ms
 from photodup.bench.load.usage import metrics_page, usage
 from photodup.core.errors import PhotodupError
 
-Sample = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # (name, sorted labels) → value
+Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # (name, sorted labels) → value
 TRITON_STAGES = {
     "server_request_ms_mean": "nv_inference_request_duration_us",
     "server_queue_ms_mean": "nv_inference_queue_duration_us",
@@ -35,7 +35,7 @@ class CounterError(PhotodupError):
     """Metrics that cannot be read, or that do not belong to one undisturbed server."""
 
 
-def read_counters(url: str) -> Sample:
+def read_counters(url: str) -> Scrape:
     """Read a Prometheus text page.
 
     Args:
@@ -52,7 +52,7 @@ def read_counters(url: str) -> Sample:
     return parse(page)
 
 
-def parse(text: str) -> Sample:
+def parse(text: str) -> Scrape:
     """Parse the Prometheus text format.
 
     Raises:
@@ -73,14 +73,14 @@ def _bare(name: str) -> str:
     return name.removesuffix("_total")
 
 
-def total(sample: Sample, name: str, **labels: str) -> float | None:
+def total(sample: Scrape, name: str, **labels: str) -> float | None:
     """Return the sum over all series of `name` with these labels; None when there is none."""
     required = set(labels.items())
     values = [v for (metric, has), v in sample.items() if metric == _bare(name) and required <= set(has)]
     return sum(values) if values else None
 
 
-def difference(before: Sample, after: Sample, name: str, **labels: str) -> float | None:
+def difference(before: Scrape, after: Scrape, name: str, **labels: str) -> float | None:
     """Return how much a counter grew; None when the server does not have it.
 
     Raises:
@@ -95,7 +95,7 @@ def difference(before: Sample, after: Sample, name: str, **labels: str) -> float
     return grown
 
 
-def triton_window(before: Sample, after: Sample, models: Sequence[str]) -> dict[str, float | None]:
+def triton_window(before: Scrape, after: Scrape, models: Sequence[str]) -> dict[str, float | None]:
     """Return Triton's account of the window.
 
     Args:
@@ -140,7 +140,7 @@ def _batches(requests: float, inferences: float | None, executions: float | None
     }
 
 
-def fastapi_window(before: Sample, after: Sample) -> dict[str, float | None]:
+def fastapi_window(before: Scrape, after: Scrape) -> dict[str, float | None]:
     """Return the FastAPI service's account of the window, under Triton's column names where they mean the same.
 
     `server_compute_infer_ms_mean` is the execution a request was part of, `server_decode_ms_mean` bytes to
@@ -200,7 +200,7 @@ def check_page(url: str, models: Sequence[str]) -> None:
         raise CounterError(f"{url} has no counters of {models[-1] if models else 'an embedding service'}.")
 
 
-def _try_read(url: str, columns: Columns) -> Sample | None:
+def _try_read(url: str, columns: Columns) -> Scrape | None:
     try:
         return read_counters(url)
     except CounterError as error:

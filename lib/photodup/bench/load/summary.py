@@ -37,7 +37,7 @@ def summarize(columns: Columns, window: Window, plan: WindowPlan, ended: float) 
     columns |= {"n_requests": len(done_s), "n_errors": n_errors, "duration_s": ended}
     if not len(done_s):
         reason = f": {common_error(window.errors)}" if window.errors else ""
-        return failed(columns, f"no request was answered within {ended:.1f} s{reason}")
+        return failed_columns(columns, f"no request was answered within {ended:.1f} s{reason}")
     columns |= {"latency_ms_mean": float(latency_ms.mean()), **percentiles(latency_ms)}
     columns["throughput_images_per_s"] = load.batch * _requests_per_s(load, done_s, ended)
     columns |= {
@@ -55,7 +55,7 @@ def summarize(columns: Columns, window: Window, plan: WindowPlan, ended: float) 
     columns |= {"notes": "; ".join(notes), "raw": {"latency_ms": latency_ms, "finished_s": done_s}}
     if n_errors > MAX_ERROR_SHARE * (n_errors + len(done_s)) and window.observer is None:
         reason = f"{n_errors} of {n_errors + len(done_s)} requests failed: {common_error(window.errors)}"
-        return failed(columns, reason)
+        return failed_columns(columns, reason)
     return columns
 
 
@@ -91,7 +91,7 @@ def percentiles(latency_ms: np.ndarray) -> dict[str, float | None]:
     }
 
 
-def failed(columns: Columns, error: str) -> Columns:
+def failed_columns(columns: Columns, error: str) -> Columns:
     return {**columns, "status": "failed", "error": error}
 
 

@@ -149,7 +149,7 @@ def listening_pid(url: str) -> int | None:
     return None
 
 
-def family(pid: int) -> list[psutil.Process]:
+def process_tree(pid: int) -> list[psutil.Process]:
     """Return a process and all that it started and that still run."""
     whole = psutil.Process(pid)
     return [whole, *whole.children(recursive=True)]
@@ -164,7 +164,7 @@ def server_pids(url: str, model: str = "") -> tuple[int, ...]:
     pid = listening_pid(url)
     pids = []
     with contextlib.suppress(psutil.Error):
-        for process in family(pid) if pid else ():
+        for process in process_tree(pid) if pid else ():
             with contextlib.suppress(psutil.Error):
                 if not model or f"/{model}/" in " ".join(process.cmdline()):
                     pids.append(process.pid)
@@ -183,7 +183,7 @@ def processor_time(pids: Sequence[int]) -> float:
 
 def cpu_s(pid: int) -> float:
     """Return the processor time of a process and all it started, ended ones included, in seconds."""
-    whole = family(pid)
+    whole = process_tree(pid)
     total = processor_time([process.pid for process in whole])
     ended = whole[0].cpu_times()
     return total + getattr(ended, "children_user", 0.0) + getattr(ended, "children_system", 0.0)
@@ -192,7 +192,7 @@ def cpu_s(pid: int) -> float:
 def memory_mib(pid: int) -> float:
     """Return the proportional set size of a process and all it started; outside Linux the unique set size."""
     total_bytes = 0
-    for process in family(pid):
+    for process in process_tree(pid):
         with contextlib.suppress(psutil.NoSuchProcess):
             memory = process.memory_full_info()
             total_bytes += getattr(memory, "pss", memory.uss)  # pss: Linux only

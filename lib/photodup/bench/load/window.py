@@ -21,7 +21,7 @@ from typing import Any
 
 from photodup.bench import Columns
 from photodup.bench.backends.adapters import Adapter
-from photodup.bench.link.link import LOOPBACK, Way
+from photodup.bench.link.link import LOOPBACK, NetworkPath
 from photodup.bench.load import summary
 from photodup.bench.load.plan import RAMP_TIMES, RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, request_order
 from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking
@@ -42,7 +42,7 @@ def measure(
     plan: WindowPlan | None = None,
     *,
     probe: Probe | None = None,
-    way: Way = LOOPBACK,
+    network: NetworkPath = LOOPBACK,
     arrivals: Arrivals = arrivals_s,
     observer: Observer | None = None,
     processes: int = 1,
@@ -54,7 +54,7 @@ def measure(
         photos: encoded photographs, different ones; requests draw from them in a fixed seeded order.
         probe: makes a context manager around the measured window whose mapping is filled on leaving it
             (see `counters.probe`); its plain values become columns.
-        way: how requests reach the server; its facts become columns.
+        network: how requests reach the server; its facts become columns.
         arrivals: open loop: other times than Poisson's.
         observer: watches while it is measured, may end it, and gets the single requests.
         processes: a closed loop's requests in flight are shared among at most so many processes.
@@ -73,7 +73,7 @@ def measure(
         PhotodupError: a load that the adapter or several processes cannot carry.
     """
     plan = plan or WindowPlan()
-    point = {**adapter.describe(), **way.columns(), **load.columns(), "seed": plan.seed}
+    point = {**adapter.describe(), **network.columns(), **load.columns(), "seed": plan.seed}
     if load.connection == "new" and not adapter.can_reconnect:
         raise PhotodupError(f"{adapter.backend} shares one connection: it cannot be measured with new ones.")
     processes = min(processes, load.concurrency)
@@ -95,7 +95,7 @@ def measure(
     except Exception as error:
         if not is_expected(error):
             raise
-        return summary.failed(point, describe_error(error))
+        return summary.failed_columns(point, describe_error(error))
     finally:
         for connection in connections:
             connection.close()
@@ -231,7 +231,7 @@ def _work_apart(
 ) -> None:
     """Run one process's share of a load, beginning with request `first`; the parent ends it."""
     requests, connections, cores = request_order(photos, load.batch, plan.seed), list[Any](), 0.0
-    window = Window(adapter, load, requests, observer=_Reports(pipe), turn=itertools.count(first))
+    window = Window(adapter, load, requests, observer=_Reports(pipe), request_numbers=itertools.count(first))
     try:
         _prepare_ahead(window)
         cores = _in_threads(window, plan, connections, lambda: nullcontext({}))[1]["client_cpu_cores"]
@@ -266,18 +266,18 @@ def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread]
 
     if plan.ramp_s and load.concurrency > 1 and not is_open_loop:
         longest_ramp_s = min(RAMP_TIMES * plan.seconds, plan.longest_s)
-        while goes_on(n := window.answered()):
+        while goes_on(n := window.n_answered()):
             elapsed = clock() - window.started
             if elapsed >= plan.ramp_s and (n >= RAMP_WAVES * load.wave or elapsed >= longest_ramp_s):
                 errors.clear()
                 break
             time.sleep(0.02)
         window.started = clock()
-    before, least = window.answered(), max(plan.min_answers, 2 * load.wave + 1)
+    before, least = window.n_answered(), max(plan.min_answers, 2 * load.wave + 1)
     length_s = plan.horizon_s(load.offered_per_s) if load.offered_per_s else plan.seconds
     with probe() as counted:
         is_stopped_early, cpu = False, time.process_time()
-        while goes_on(n := window.answered() - before) and not is_stopped_early:
+        while goes_on(n := window.n_answered() - before) and not is_stopped_early:
             time.sleep(0.02)
             elapsed = clock() - window.started
             is_stopped_early = observer is not None and observer.see(window, elapsed)

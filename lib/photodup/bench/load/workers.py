@@ -69,7 +69,7 @@ class Window:
     mistake: BaseException | None = None  # of this program; ends the window
     observer: Observer | None = None
     longest_pause_s: float = 0.5  # of a worker whose requests fail
-    turn: Any = field(default_factory=itertools.count)  # next() of a count is atomic in CPython
+    request_numbers: Any = field(default_factory=itertools.count)  # next() of a count is atomic in CPython
 
     @property
     def is_prepared(self) -> bool:
@@ -79,12 +79,12 @@ class Window:
         """Note an answered request in a worker's list."""
         samples.append(row)
 
-    def answered(self) -> int:
+    def n_answered(self) -> int:
         return sum(map(len, self.samples))
 
     def next_due(self) -> tuple[int, float]:
         """Return the next request's number and when it is due: now, in a closed loop."""
-        number = next(self.turn)
+        number = next(self.request_numbers)
         if self.schedule_s is None:
             return number, clock()
         if number >= len(self.schedule_s):
@@ -105,7 +105,7 @@ class Window:
         embedding = connection.decode(answer)
         check_rows(embedding, self.load.batch)
 
-    def failed(self, error: Exception) -> bool:
+    def note_failure(self, error: Exception) -> bool:
         """Note a failed request; return False for a bug of this program, which ends the window."""
         if is_expected(error):
             self.errors.append((clock(), describe_error(error)))
@@ -148,7 +148,7 @@ def run_blocking(window: Window, connection: Connection, samples: list, ready: t
             window.add(samples, (size, due, picked, begun_s, prepared_s, answered_s, done_s))
             failures = 0
         except Exception as error:
-            if not window.failed(error):
+            if not window.note_failure(error):
                 return
             connection.close()
             failures += 1

@@ -208,7 +208,7 @@ class LiveSide:
             PhotodupError: the side stopped answering.
         """
         block = _Block(
-            self.adapter, load, self.requests, turn=itertools.count(first), longest_pause_s=0.02,
+            self.adapter, load, self.requests, request_numbers=itertools.count(first), longest_pause_s=0.02,
             seconds=seconds, skipped=skipped, counted=counted,
         )  # fmt: skip
         ready = threading.Barrier(len(self.connections))
@@ -257,9 +257,9 @@ class _Block(Window):
                 if n >= self.counted and not n % self.load.wave and at - start >= self.seconds:
                     self.stop_at = clock()
 
-    def failed(self, error: Exception) -> bool:
+    def note_failure(self, error: Exception) -> bool:
         with self.change:
-            is_of_the_server = super().failed(error)
+            is_of_the_server = super().note_failure(error)
             self.n_failed_in_a_row += 1
             if self.n_failed_in_a_row >= GIVE_UP_AFTER:
                 last = self.errors[-1][1].rstrip(".")

@@ -127,7 +127,7 @@ class Declarations:
     nulls: tuple[Pair, ...] = ()
     rests_on: Mapping[str, Basis] = field(default_factory=dict)
 
-    def of(self, notebooks: Iterable[str], *, quick: bool = False) -> tuple[Pair, ...]:
+    def pairs_of(self, notebooks: Iterable[str], *, quick: bool = False) -> tuple[Pair, ...]:
         """Return the comparisons of some notebooks (stems); of the quick study alone if asked."""
         stems = set(notebooks)
         return tuple(p for p in self.pairs if p.notebook in stems and (p.is_quick or not quick))

@@ -79,20 +79,20 @@ class Noise:
 
     Attributes:
         usual: prior variance of a visit's mean log ratio.
-        free: degrees of freedom that `usual` is worth: few where the comparisons differ in it.
+        dof: degrees of freedom that `usual` is worth: few where the comparisons differ in it.
     """
 
     usual: float = 0.0
-    free: float = 0.0
+    dof: float = 0.0
 
-    def moderated(self, variance: float, free: float) -> tuple[float, float]:
+    def moderated(self, variance: float, dof: float) -> tuple[float, float]:
         """Return a comparison's own variance, raised towards the usual one, and the degrees of freedom of both.
 
         It is never lowered, or comparisons whose few visits spread more than the others' would be called different too often
         (as in the modified Hartung-Knapp interval: Röver, Knapp and Friede 2015, doi:10.1186/s12874-015-0091-1).
         """
-        together = self.free + free
-        shared = (self.free * self.usual + free * variance) / together if together else 0.0
+        together = self.dof + dof
+        shared = (self.dof * self.usual + dof * variance) / together if together else 0.0
         return max(shared, variance), together
 
 
@@ -257,14 +257,14 @@ def noise_of(observed: Sequence[Observed]) -> Noise:
 
     several = [each for each in observed if each.n_visits > 1]
     variances = np.array([each.variance for each in several])
-    free = np.array([each.n_visits - 1.0 for each in several])
+    dof = np.array([each.n_visits - 1.0 for each in several])
     if len(several) < 2 or not np.median(variances):
         return Noise()
-    half = free / 2
+    half = dof / 2
     # A variance of nearly 0 would decide alone: its logarithm has no lower bound.
     logs = np.log(np.maximum(variances, 1e-5 * np.median(variances))) - digamma(half) + np.log(half)
     apart = float(np.var(logs, ddof=1) - polygamma(1, half).mean())
-    worth = float(free.sum() - free.mean()) / 2
+    worth = float(dof.sum() - dof.mean()) / 2
     if apart > polygamma(1, worth):
         worth = brentq(lambda x: polygamma(1, x) - apart, 1e-3, worth)
     return Noise(math.exp(logs.mean() + digamma(worth) - math.log(worth)), 2 * worth)
@@ -274,25 +274,25 @@ def noise_of(observed: Sequence[Observed]) -> Noise:
 class _Estimate:
     mean: float
     error: float
-    free: float
+    dof: float
 
     def p_value(self) -> float:
         from scipy.special import stdtr
 
         if not self.error > 0:
             return float(self.mean == 0)
-        return 2 * float(stdtr(self.free, -abs(self.mean) / self.error))
+        return 2 * float(stdtr(self.dof, -abs(self.mean) / self.error))
 
     def bounds(self, level: float) -> tuple[float, float]:
         from scipy.special import stdtrit
 
-        reach = float(-stdtrit(self.free, level / 2)) * self.error
+        reach = float(-stdtrit(self.dof, level / 2)) * self.error
         return math.expm1(self.mean - reach), math.expm1(self.mean + reach)
 
 
 def _estimate(observed: Observed, noise: Noise) -> _Estimate:
-    variance, free = noise.moderated(observed.variance, observed.n_visits - 1)
-    return _Estimate(observed.mean, math.sqrt(variance / observed.n_visits), free)
+    variance, dof = noise.moderated(observed.variance, observed.n_visits - 1)
+    return _Estimate(observed.mean, math.sqrt(variance / observed.n_visits), dof)
 
 
 def _family(comparisons: Sequence[Comparison], noise: Mapping[tuple[bool, str], Noise]) -> list[Outcome]:

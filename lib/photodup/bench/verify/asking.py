@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.anyurl import kserve
-from photodup.bench.anyurl.measure import Request
+from photodup.bench.anyurl.measure import LoadedServer
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.backends.http_connection import HttpError
@@ -29,7 +29,7 @@ _GRPC = {"DEADLINE_EXCEEDED": SILENT, "UNAVAILABLE": BUSY} | dict.fromkeys(_REFU
 _HEALTH = ("/readyz", "/health", "/healthz", "/-/healthz", "/v2/health/ready")
 _WIRES = {"UINT8": "uint8", "FP16": "fp16", "FP32": "fp32"}
 MOST = 8  # pictures in a request
-_MOST_WORDS = 90  # characters of what a server says
+_MOST_CHARACTERS = 90  # characters of what a server says
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Reply:
         kind: `answered`; `refused`: it says that the request is at fault (4xx); `busy`: it has no room (429, 503);
             `failed`: it is at fault itself, or what it sent cannot be read; `silent`: nothing came in time.
         rows: float32 [images, dim]; empty unless it answered.
-        words: why not, one line; empty if it answered.
+        reason: why not, one line; empty if it answered.
     """
 
     kind: str
     rows: np.ndarray
-    words: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class PictureServer:
             outcome = SILENT if isinstance(error, TimeoutError) else _GRPC.get(code, FAILED)
             message = f"{code} {describe_error(error).partition(': ')[2]}".strip()
         message = f"nothing came within {self.target.timeout_s:g} s" if outcome == SILENT else message
-        return Reply(outcome, np.empty((0, 0), np.float32), message[:_MOST_WORDS].rstrip("."))
+        return Reply(outcome, np.empty((0, 0), np.float32), message[:_MOST_CHARACTERS].rstrip("."))
 
     def health(self) -> str:
         """Return the health-check paths that answer well; none over gRPC."""
@@ -112,7 +112,7 @@ class PictureServer:
         kind = "" if self.tensor else media_type  # KServe names none
         if kind not in self._adapters:
             sent = Payloads("images" if self.takes_files else "arrays", (), "", kind)
-            adapter = Request(self.target, sent, is_embedded=True).adapter()
+            adapter = LoadedServer(self.target, sent, is_embedded=True).adapter()
             if self.tensor and not self.takes_files:
                 adapter.payload = functools.partial(_tensor, self.tensor)
             self._adapters[kind] = adapter

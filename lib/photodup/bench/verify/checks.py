@@ -99,11 +99,11 @@ def verify_server(
         raise PhotodupError(f"--precision is one of {', '.join(PRECISIONS)}, not {precision!r}.")
     server, stated = picture_server(target, most_images), stated_of(target)
     model = reference_of(stated, weights)
-    states = precision or stated.get("precision")
-    run = _Run(server, model, states if states in PRECISIONS else None, show)
+    stated_precision = precision or stated.get("precision")
+    run = _Run(server, model, stated_precision if stated_precision in PRECISIONS else None, show)
     run.all(is_hostile)
     digest = stated.get("digest", model.source_digest)
-    other = "" if digest == model.source_digest or run.place else "; the server names another digest"
+    other = "" if digest == model.source_digest or run.class_index else "; the server names another digest"
     return VerifiedServer(
         target.name, target.protocol, f"{model.name}, {model.pretrained}, FP32{other}", tuple(run.rows)
     )
@@ -112,7 +112,7 @@ def verify_server(
 def stated_of(target: Target) -> Mapping[str, Any]:
     """Return what a server states of its model: `pretrained`, `precision` and `digest`, as far as it does."""
     if target.protocol.startswith("kserve"):
-        statement: Any = kserve.states(target)
+        statement: Any = kserve.stated_parameters(target)
         digest = statement.get("model_digest")
         return {**statement, "digest": digest} if digest else statement
     statement = target.get("/info")
@@ -174,7 +174,7 @@ class _Run:
     """One server being checked; `rows` grows.
 
     Attributes:
-        place: index in `CLASSES` of the stated or the computed precision, whichever is coarser.
+        class_index: index in `CLASSES` of the stated or the computed precision, whichever is coarser.
     """
 
     server: PictureServer
@@ -184,7 +184,7 @@ class _Run:
     rows: list[Checked] = field(default_factory=list)
     lengths: list[float] = field(default_factory=list)
     spread: float = 0.0
-    place: int = 0
+    class_index: int = 0
 
     def all(self, is_hostile: bool) -> None:
         photos = pictures.photos()
@@ -195,10 +195,10 @@ class _Run:
             if not well:
                 target = self.server.target
                 raise PhotodupError(
-                    f"{target.name}, asked in the form {target.protocol}, embeds no plain photograph: {first.words}. "
+                    f"{target.name}, asked in the form {target.protocol}, embeds no plain photograph: {first.reason}. "
                     "Name its form with --protocol."
                 )
-            self._add(photos.name, DEAD, f"{first.words}, while {well} says that all is well")
+            self._add(photos.name, DEAD, f"{first.reason}, while {well} says that all is well")
             return
         alone = self._check(photos)
         if self.rows[0].verdict == WRONG:
@@ -222,7 +222,7 @@ class _Run:
 
     @property
     def allowed(self) -> float:
-        return CLASSES[self.place][2]
+        return CLASSES[self.class_index][2]
 
     def _add(self, name: str, verdict: str, words: str, cosine: float | None = None) -> None:
         self.rows.append(Checked(name, verdict, words, cosine))
@@ -234,7 +234,7 @@ class _Run:
         """Return what is wrong with an answer, whatever was asked; lengths of its embeddings are kept."""
         rows, dim = answer.rows, self.model.dim
         if answer.kind != ANSWERED:
-            return answer.words
+            return answer.reason
         if len(rows) != n:
             return f"{len(rows)} embeddings came for {n} images"
         if rows.shape[1] != dim:
@@ -255,7 +255,7 @@ class _Run:
         if bad := next((words for n in accepted if (words := self._malformed(replies[n]))), ""):
             self._add(check.name, WRONG, bad)
             return None
-        refused = replies[refusals[0]].words if refusals else ""
+        refused = replies[refusals[0]].reason if refusals else ""
         if not accepted:
             self._add(check.name, TOLERATED, f"not taken: {refused}")
             return None
@@ -279,12 +279,12 @@ class _Run:
         return None if refusals else answers
 
     def _calibrated(self, cosines: np.ndarray, right: np.ndarray) -> tuple[str, str]:
-        """Set `spread` and `place` from plain photographs; return the verdict on the precision."""
+        """Set `spread` and `class_index` from plain photographs; return the verdict on the precision."""
         self.spread = float(np.linalg.norm(right - right.mean(axis=0), axis=1).mean())
         fits = [n for n, (_, least, _) in enumerate(CLASSES) if np.median(cosines) >= least]
         as_computed = fits[0] if fits else len(CLASSES) - 1
         stated = _CLASS_OF[self.precision] if self.precision else 0
-        name, self.place = CLASSES[as_computed][0], max(as_computed, stated)
+        name, self.class_index = CLASSES[as_computed][0], max(as_computed, stated)
         if not fits:
             return WRONG, "another model, other weights or other pixels: no precision has such cosines"
         if self.precision and as_computed > stated:
@@ -325,7 +325,7 @@ class _Run:
             answers = list(pool.map(lambda place: self.server.ask([files[place]]), places))
         pairs = [(answer, p) for answer, p in zip(answers, places, strict=True) if answer.kind != BUSY]
         bad = [words for answer, p in pairs if (words := self._misplaced(answer, [p], alone))]
-        return bad, [answer.words for answer in answers if answer.kind == BUSY]
+        return bad, [answer.reason for answer in answers if answer.kind == BUSY]
 
     def _concurrency(self, files: Sequence[bytes], alone: np.ndarray) -> tuple[str, str]:
         bad, busy = self._many(files, alone, N_CONCURRENT)
@@ -349,13 +349,13 @@ class _Run:
             self.show(name)
             answer = request()
             if answer.kind == REFUSED:
-                verdict, words = RIGHT, answer.words
+                verdict, words = RIGHT, answer.reason
             elif answer.kind == ANSWERED and name == pictures.MANY_SCANS:
                 verdict, words = TOLERATED, "decoded; a file of more scans may take hours"
             elif answer.kind == ANSWERED:
                 verdict, words = WRONG, "got an embedding, so nobody would notice that it is broken"
             else:
-                verdict, words = WRONG, f"not refused as the client's fault: {answer.words}"
+                verdict, words = WRONG, f"not refused as the client's fault: {answer.reason}"
             bad, busy = self._many(files, alone, 2)
             if bad or busy:
                 verdict, words = DEAD, self._last_words((bad or busy)[0])

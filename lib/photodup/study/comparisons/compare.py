@@ -44,7 +44,7 @@ def compare(
     """
     declared = declared or declarations()
     is_quick = not explore or visits < FEWEST_VISITS
-    pairs = list(declared.of([notebook], quick=is_quick and run.is_here))
+    pairs = list(declared.pairs_of([notebook], quick=is_quick and run.is_here))
     if names:
         pairs = [pair for pair in pairs if pair.name in names]
     elif is_quick and not run.is_here:  # the quick study's pairs may need what only this machine has

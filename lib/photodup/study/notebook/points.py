@@ -14,7 +14,7 @@ import numpy as np
 
 from photodup.bench import Columns
 from photodup.bench.backends import adapters
-from photodup.bench.link.link import LOOPBACK, PRESETS, Link, Way, emulated
+from photodup.bench.link.link import LOOPBACK, PRESETS, Link, NetworkPath, emulated_path
 from photodup.bench.load import counters
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.window import measure
@@ -207,7 +207,7 @@ def _measured(
     metrics_url = run.endpoints.metrics_url(backend)
     if spec.link:
         return _facts(run, spec) | _through_link(spec, window, url, metrics_url)
-    return _facts(run, spec) | window(url, metrics_url, _way(run, spec))
+    return _facts(run, spec) | window(url, metrics_url, _network(run, spec))
 
 
 def check_answers(run: Run, backend: Backend, client: Adapter) -> None:
@@ -220,7 +220,7 @@ def check_answers(run: Run, backend: Backend, client: Adapter) -> None:
     adapters.check_embeddings(client, photos, reference_embeddings(run), least, name=str(backend))
 
 
-def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, way: Way) -> Columns:
+def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, network: NetworkPath) -> Columns:
     backend = parse_backend(spec.backend)
     models = served_models(backend) if backend.server == "triton" else ()
     return measure(
@@ -229,7 +229,7 @@ def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, way
         spec.load,
         plan,
         probe=counters.probe(metrics_url, models) if metrics_url else None,
-        way=way,
+        network=network,
         observer=Observer() if spec.tolerates_errors else None,
     )
 
@@ -240,7 +240,7 @@ def _through_link(spec: Spec, window: Callable[..., Columns], url: str, metrics_
         raise PhotodupError(f"{spec.backend} runs in this process: no link leads to it.")
     with Link(spec.link) as link:
         metrics_url = link.url(metrics_url) if metrics_url else None
-        far = partial(window, link.url(url), metrics_url, emulated(spec.link))
+        far = partial(window, link.url(url), metrics_url, emulated_path(spec.link))
         is_grpc = parse_backend(spec.backend).protocol == "grpc"
         measured = link.measure_far(far, in_own_process=is_grpc)
         if late := link.invalid_because():
@@ -254,7 +254,7 @@ def _facts(run: Run, spec: Spec) -> Columns:
     return {
         **backend.columns(),
         "device": backend.emulated_device or run.device(backend),
-        **_way(run, spec).columns(),
+        **_network(run, spec).columns(),
         **({"link": spec.link} if spec.link else {}),
         **spec.load.columns(),
         "label": spec.label,
@@ -287,7 +287,7 @@ def _obstacle(run: Run, spec: Spec) -> str:
     return ""
 
 
-def _way(run: Run, spec: Spec) -> Way:
+def _network(run: Run, spec: Spec) -> NetworkPath:
     if parse_backend(spec.backend).is_local:
         return LOOPBACK
-    return emulated(spec.link) if spec.link in PRESETS else run.measure_way()
+    return emulated_path(spec.link) if spec.link in PRESETS else run.measure_way()

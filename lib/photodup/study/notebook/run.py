@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from photodup.bench.link.link import LOOPBACK, Way
+from photodup.bench.link.link import LOOPBACK, NetworkPath
 from photodup.bench.record.record import RunStore
 from photodup.core import settings
 from photodup.core.errors import PhotodupError
@@ -147,7 +147,7 @@ class Run:
         """Return whether the servers are on this machine: only here can one be started, or a link be put before it."""
         return _is_here(self.endpoints)
 
-    def measure_way(self) -> Way:
+    def measure_way(self) -> NetworkPath:
         """Return the way to its servers: loopback, or the network with its round trip.
 
         The round trip is measured once for a run and recorded, so that all its points carry the same; it is None
@@ -161,7 +161,7 @@ class Run:
             return {"rtt_ms": round(handshake_ms(url), 1)}
 
         path = self.measure_or_load("path-to-servers", measure, kind="way", may_fail=True)
-        return Way("network", path.get("rtt_ms"))
+        return NetworkPath("network", path.get("rtt_ms"))
 
     def _repr_markdown_(self) -> str:
         # Of servers elsewhere this machine knows neither the processor nor, until one answers, the weights.

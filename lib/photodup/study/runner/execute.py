@@ -203,7 +203,7 @@ def _measure_comparisons(
     size = load_sizes(sizes).get("comparisons", {})
     declared, quick = declarations(), sizes != "full"
     stems = [path.stem for path in chosen]
-    pairs = [p for p in declared.of(stems, quick=quick) if p.is_primary or not primary]
+    pairs = [p for p in declared.pairs_of(stems, quick=quick) if p.is_primary or not primary]
     pairs += declared.nulls_of(pairs, quick=quick)
     here = stack.enter_context(ExitStack())
     where = endpoints or start_servers(here, name, pairs)

@@ -105,7 +105,7 @@ def five():
     """Return a function that tells what notebook 05 prints and answers."""
 
     def told(endpoints, weights="random:0 (random weights)", **how):
-        names = {"run": SimpleNamespace(weights=weights, machine="a machine"), "gates": {}, "need": need}
+        names = {"run": SimpleNamespace(weights=weights, machine="a machine"), "checks": {}, "need": need}
         names |= {"compared": compared("06_compare_three_backends", endpoints, **how)}
         first = printed("05_trt_fp16", ["p1-code"], **names)
         return first, printed("05_trt_fp16", ["p1-code", "41-code"], **names).removeprefix(first)

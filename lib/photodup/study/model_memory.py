@@ -43,8 +43,8 @@ def start_alone(name: str) -> dict[str, float]:
     with ExitStack() as stack:
 
         def start() -> None:
-            side = adapter(backend, stack.enter_context(servers).backends[name])
-            requests.append(partial(side.open().request, side.prepare(payload_photos(1))))
+            client = adapter(backend, stack.enter_context(servers).backends[name])
+            requests.append(partial(client.open().request, client.prepare(payload_photos(1))))
 
         columns = cold_start(start, lambda: requests[0]())
         processes = set(psutil.Process().children(recursive=True)) - earlier

@@ -194,14 +194,14 @@ def test_only_servers_on_this_machine_are_here(monkeypatch, tmp_path, host, here
 def test_points_of_a_machine_elsewhere_carry_the_measured_way_to_it(monkeypatch, tmp_path, figure):
     """Called loopback, they would be judged as what a client beside the server sees."""
     monkeypatch.setenv("PHOTODUP_ROOT", str(tmp_path))
-    assert open_run("here", "127.0.0.1:8002").measure_way() == LOOPBACK
+    assert open_run("here", "127.0.0.1:8002").measure_path() == LOOPBACK
     with socket.create_server(("127.0.0.2", 0), backlog=64) as listener:  # another address, real TCP
         run = open_run("elsewhere", f"127.0.0.2:{listener.getsockname()[1]}")
-        way = run.measure_way()
+        way = run.measure_path()
         assert way.rtt_ms >= 0 and way.link == "network"
         figure(way.rtt_ms < 5, way)
-    assert way == run.measure_way() == open_run("elsewhere", "127.0.0.2:8002").measure_way(), "asked once"
+    assert way == run.measure_path() == open_run("elsewhere", "127.0.0.2:8002").measure_path(), "asked once"
     figure_of = measure_figure(run, "triton-trt-fp16-grpc-fp16", Load("single_stream"))
     assert (figure_of["link"], figure_of["rtt_ms"]) == ("network", way.rtt_ms)
-    nobody = open_run("nobody", "127.0.0.3:9").measure_way()
+    nobody = open_run("nobody", "127.0.0.3:9").measure_path()
     assert (nobody.link, nobody.rtt_ms) == ("network", None)

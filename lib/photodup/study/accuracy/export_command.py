@@ -69,10 +69,10 @@ def export_precision(
         quantise(source, images, engine=engine, directory=directory, keep_float=keep_float)
     check = partial(check_decisions, source, precision, pictures, engine=engine, directory=directory, say=say)
     if precision != "fp32":
-        verdict = check()
-        if not draft or verdict.verdict != "passed":
-            return verdict
-        say(str(verdict))
+        accuracy = check()
+        if not draft or accuracy.verdict != "passed":
+            return accuracy
+        say(str(accuracy))
     return check(draft=True)
 
 
@@ -92,11 +92,11 @@ def check_decisions(
     """
     decoding = ", of JPEGs decoded whole and at a reduced scale," if draft else ""
     say(f"Embedding {len(pictures.held_out)} held-out pictures{decoding} at fp32 and {precision} in {engine}")
-    verdict = count_flips(source, precision, pictures, engine=engine, directory=directory, is_drafted=draft)
+    accuracy = count_flips(source, precision, pictures, engine=engine, directory=directory, is_drafted=draft)
     path = reduced_path(source, engine, precision, directory)
     notes = (read_notes(path) if precision == "int8" else None) or source.notes(engine, precision)
     if draft:
         path = draft_path(source, engine, precision, directory)
         notes = replace(notes, draft_size=DRAFT_SIZE)
-    write_notes(path, replace(notes, accuracy_check=verdict.as_record()))
-    return verdict
+    write_notes(path, replace(notes, accuracy_check=accuracy.as_record()))
+    return accuracy

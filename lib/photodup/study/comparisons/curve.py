@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # both servers in FP32 and in INT8
 SIDES = "fastapi-openvino", "triton-openvino", "fastapi-int8", "triton-int8"
-REFUSED = 0.01  # of the requests: more refusals than this miss a bound, however fast the other answers are
+MAX_REFUSED = 0.01  # of requests: more refusals than this miss a bound, however fast the other answers are
 SHORTEST_S, LONGEST_S = 5.0, 25.0  # of arrivals in a window
 CAPACITY, CAPACITY_PLAN = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0)
 
@@ -83,7 +83,7 @@ def rate_under(curve: pd.DataFrame, side: str, *, bound_ms: float) -> RateUnderB
     import numpy as np
 
     steps = curve[curve.side == side].sort_values("offered_per_s")
-    p95 = steps.latency_ms_p95.astype(float).where(steps.refused <= REFUSED).fillna(math.inf)
+    p95 = steps.latency_ms_p95.astype(float).where(steps.refused <= MAX_REFUSED).fillna(math.inf)
     is_within = (p95 <= bound_ms).cummin()
     low, high = steps.offered_per_s[is_within].max(), steps.offered_per_s[~is_within].min()
     if math.isnan(low) or math.isnan(high):

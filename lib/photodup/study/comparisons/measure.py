@@ -31,7 +31,7 @@ from photodup.serving.triton.control import temporary_config
 from photodup.serving.triton.copies import configure, model_copy
 from photodup.study.notebook.points import N_PHOTOS, check_answers
 from photodup.study.notebook.weights import payload_photos
-from photodup.study.peers.servers import Two, missing
+from photodup.study.peers.servers import ServerPair, absence
 
 if TYPE_CHECKING:
     from photodup.bench.stats.facts import Load
@@ -126,9 +126,9 @@ def obstacle(run: Run, pair: Pair) -> str:
     """Return one sentence why a comparison cannot be measured against a run's servers; empty where it can."""
     missing_backends = [side.backend for side in (pair.a, pair.b) if not _has(run, side.backend)]
     if missing_backends:
-        return f"{run.lacks(missing_backends[0])}."
+        return f"{run.absence_of(missing_backends[0])}."
     if pair.a.server and pair.b.server:
-        clause = missing(pair.a.server) or missing(pair.b.server)
+        clause = absence(pair.a.server) or absence(pair.b.server)
         return clause and f"{clause}."
     if pair.is_null and not run.is_here:
         return "A second process of a server elsewhere cannot be started from here."
@@ -202,10 +202,10 @@ class ReadySides:
     run: Run
     servers: ExitStack
     reached: dict[tuple[Side, bool], SideAddress] = field(default_factory=dict)
-    two: Two = field(default_factory=Two)
+    server_pair: ServerPair = field(default_factory=ServerPair)
 
     def __post_init__(self) -> None:
-        self.servers.callback(self.two.close)
+        self.servers.callback(self.server_pair.close)
 
     def measure(self, pair: Pair, visit: int, sizes: Sizes) -> Columns:
         """Measure one visit of a pair; return the record's columns."""
@@ -213,8 +213,8 @@ class ReadySides:
         if not (pair.is_primary or pair.is_null):
             plan = replace(plan, palindromes=1)
         if pair.a.server and pair.b.server:
-            with self.two.sides(pair.a, pair.b, visit) as two:
-                return measure_visit(two, (), pair.load, plan, seed=visit).as_record()
+            with self.server_pair.sides(pair.a, pair.b, visit) as live:
+                return measure_visit(live, (), pair.load, plan, seed=visit).as_record()
         if any(side.settings for side in sides) and not _has_models(self.run, *sides):
             serve = lambda side: with_settings(self.run, (pair.a, pair.b)[side])  # noqa: E731
             plan = replace(plan, palindromes=1, block_s=max(plan.block_s, SERVED_BLOCK_S))
@@ -233,14 +233,14 @@ class ReadySides:
             columns = link.measure_far(measure, in_own_process=is_grpc).as_record()
             return columns | {"link_late": link.invalid_because()}
 
-    def ready(self, side: Side, again: bool) -> SideAddress:
+    def ready(self, side: Side, is_second: bool) -> SideAddress:
         """Make a side ready and compare its embeddings with the reference, once."""
-        if (side, again) not in self.reached:
-            address = reach(self.run, side, again, self.servers)
+        if (side, is_second) not in self.reached:
+            address = reach(self.run, side, is_second, self.servers)
             if not side.backend.is_emulated:
                 check_answers(self.run, side.backend, address.live().adapter)
-            self.reached[side, again] = address
-        return self.reached[side, again]
+            self.reached[side, is_second] = address
+        return self.reached[side, is_second]
 
 
 def with_settings(run: Run, side: Side) -> AbstractContextManager[object]:
@@ -258,13 +258,13 @@ def _has_models(run: Run, *sides: Side) -> bool:
     return run.is_here and all((_repository() / side.configured_model).is_dir() for side in sides)
 
 
-def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> SideAddress:
-    """Return the address of a side; first start a model copy with its settings or, with `again`, a second process."""
+def reach(run: Run, side: Side, is_second: bool, servers: ExitStack) -> SideAddress:
+    """Return the address of a side; first start a model copy with its settings or, with `is_second`, a second process."""
     backend, options = side.backend, dict(side.options)
     url = run.address_of(backend)
     inner = side.configured_model if backend.server == "triton" else ""
-    if (side.settings or again) and backend.server == "triton":
-        name = f"{inner}_{'again' if again else side.name.replace('-', '_')}"
+    if (side.settings or is_second) and backend.server == "triton":
+        name = f"{inner}_{'again' if is_second else side.name.replace('-', '_')}"
         if not _has_models(run, side):
             raise PhotodupError(
                 f"{side.label} needs a second model beside the first: Triton's model folder is not on this machine."
@@ -272,7 +272,7 @@ def reach(run: Run, side: Side, again: bool, servers: ExitStack) -> SideAddress:
         change = partial(configure, **dict(side.settings))
         copy = model_copy(run.endpoints.triton_grpc, _repository(), backend.triton_model, name, change)
         options["model"], inner = servers.enter_context(copy), name
-    elif again and backend.server == "fastapi":
+    elif is_second and backend.server == "fastapi":
         settings = {"ENGINE": backend.engine, "PRECISION": backend.precision}
         url = servers.enter_context(ServiceProcess(settings=settings)).url
     pids = server_pids(url, inner) if url and run.is_here else ()

@@ -281,7 +281,7 @@ def _obstacle(run: Run, spec: Spec) -> str:
     """Return why no window of a spec can be measured here; empty where one can."""
     backend: Backend = parse_backend(spec.backend)
     if not run.endpoints.has(backend):
-        return run.lacks(backend)
+        return run.absence_of(backend)
     if spec.link and not backend.is_local and not run.is_here:
         return f"no link can be emulated in front of {run.endpoints.name}: its servers are on another machine"
     return ""
@@ -290,4 +290,4 @@ def _obstacle(run: Run, spec: Spec) -> str:
 def _network(run: Run, spec: Spec) -> NetworkPath:
     if parse_backend(spec.backend).is_local:
         return LOOPBACK
-    return emulated_path(spec.link) if spec.link in PRESETS else run.measure_way()
+    return emulated_path(spec.link) if spec.link in PRESETS else run.measure_path()

@@ -133,10 +133,10 @@ class Run:
             PhotodupError: the endpoints have no such server.
         """
         if not self.endpoints.has(backend):
-            raise PhotodupError(f"{self.lacks(backend)}.")
+            raise PhotodupError(f"{self.absence_of(backend)}.")
         return self.endpoints.backends.get(backend.listed_as)
 
-    def lacks(self, backend: Backend) -> str:
+    def absence_of(self, backend: Backend) -> str:
         """Say that there is no server of a backend, and why where this processor is the reason."""
         is_refused = self.is_here and not can_compute(backend.precision)
         reason = ": this processor has no instructions for its precision" if is_refused else ""
@@ -147,7 +147,7 @@ class Run:
         """Return whether the servers are on this machine: only here can one be started, or a link be put before it."""
         return _is_here(self.endpoints)
 
-    def measure_way(self) -> NetworkPath:
+    def measure_path(self) -> NetworkPath:
         """Return the way to its servers: loopback, or the network with its round trip.
 
         The round trip is measured once for a run and recorded, so that all its points carry the same; it is None

@@ -20,7 +20,7 @@ from photodup.bench.verify.checks import verify_server
 from photodup.core.errors import PhotodupError
 from photodup.study.notebook.run import Run
 from photodup.study.notebook.weights import choose_weights
-from photodup.study.peers.servers import Started, fp32_sides, missing, payloads, peer_of, started, version
+from photodup.study.peers.servers import Started, absence, fp32_sides, payloads, peer_of, started, version
 
 ByServer = dict[str, Columns]  # a server's label → what was recorded of it, with `error`
 STARTS = 3
@@ -46,7 +46,7 @@ def _of_each(run: Run, key: str, measure_one: Callable[[Side], Columns]) -> BySe
     records: ByServer = {}
     for side in fp32_sides():
         config = config_of(side)
-        if run.store.has(key, config=config) or not missing(peer_of(side)):
+        if run.store.has(key, config=config) or not absence(peer_of(side)):
             run.measure_or_load(key, partial(measure_one, side), config=config, kind="server", may_fail=True)
         if record := run.store.record(key, config=config):
             records[side.label] = {**record["result"], "error": record["error"]}

@@ -65,7 +65,7 @@ def _folder(server: PeerServer) -> Path:
     return build_dir() / "peers" / server.name
 
 
-def missing(server: PeerServer) -> str:
+def absence(server: PeerServer) -> str:
     """Return why a server cannot be started here, in a clause; empty where it can."""
     if not server.command or (_folder(server) / "made").is_file():
         return ""
@@ -89,7 +89,7 @@ def open_peers(name: str) -> Run:
     """
     run, servers = open_run(name), map(peer_of, fp32_sides())
     peers = [server for server in servers if server.command]
-    clauses = list(filter(None, map(missing, peers)))
+    clauses = list(filter(None, map(absence, peers)))
     if settings.environment().may_measure and clauses:
         print(f"{'; '.join(clauses)}: `python3.11 {TOOLS}/make.py` installs them.")
     is_filled = len(clauses) < len(peers) and not was_measured_elsewhere(run)
@@ -157,7 +157,7 @@ def started(side: Side, **settings_of_ours: str) -> Iterator[Started]:
         PhotodupError: it is not installed, or does not start; quotes its log.
     """
     server, backend = peer_of(side), side.backend
-    if clause := missing(server):
+    if clause := absence(server):
         raise PhotodupError(f"{clause}.")
     if server.protocol == "kserve-http":
         with _triton(side) as up:
@@ -213,7 +213,7 @@ def _triton(side: Side) -> Iterator[Started]:
         yield Started(side, triton.http_url, triton.ready_s, triton.pid)
 
 
-class Two:
+class ServerPair:
     """The two servers that are up; others take their place when the next visit asks for them."""
 
     def __init__(self) -> None:

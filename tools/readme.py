@@ -20,7 +20,7 @@ from photodup.bench.stats.sentence import row
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
-from photodup.serving.check import listed
+from photodup.serving.check import join_names
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.outcomes import Compared, read_all, read_comparisons
 from photodup.study.kubernetes import read_workload
@@ -239,7 +239,7 @@ def agreement_text() -> str:
     )
     old, new = (set(read_machine(folder).vector_instructions) for folder in folders)
     machine = (
-        f"another processor, which also has {listed(sorted(new - old))}"
+        f"another processor, which also has {join_names(sorted(new - old))}"
         if new - old
         else "the same model of processor"
     )

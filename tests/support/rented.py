@@ -20,7 +20,7 @@ from photodup.core.paths import build_dir
 from photodup.serving.control_key import new_key
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
-from photodup.serving.process.server_process import ServerProcess, answers
+from photodup.serving.process.server_process import ServerProcess, is_answering
 from photodup.serving.service.start import command as service_command
 from photodup.serving.service.start import is_ready, patient
 
@@ -130,6 +130,6 @@ def _start(
         arguments = ["--exit-on-error=false", *(f"--{name}-port={PORTS[name]}" for name in ("http", "grpc"))]
         metrics = "--allow-metrics=false" if "metrics" in without else f"--metrics-port={PORTS['metrics']}"
         triton = start_shipped(repository, key=key, arguments=[*arguments, metrics], log="rented-triton")
-        is_up = functools.partial(answers, f"http://{address}:{PORTS['http']}/v2/health/ready")
+        is_up = functools.partial(is_answering, f"http://{address}:{PORTS['http']}/v2/health/ready")
         started.append((stack.enter_context(triton), is_up))
     return started

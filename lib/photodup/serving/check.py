@@ -76,7 +76,7 @@ def _check(subject: str, url: str, describe: Callable[[], Remote | None]) -> Che
         return Check(subject, masked(url), str(error))
 
 
-def handshake_ms(url: str) -> float:
+def round_trip_ms(url: str) -> float:
     """Return the median time of nine TCP handshakes, ms: one round trip, without the server's work.
 
     Raises:
@@ -99,7 +99,7 @@ def ready_models(url: str, timeout_s: float = TIMEOUT_S) -> list[str] | None:
     return None if models is None else sorted({m["name"] for m in models if m.get("state") == "READY"})
 
 
-def say_answers(checks: Iterable[Check]) -> str:
+def availability_sentence(checks: Iterable[Check]) -> str:
     """Return one sentence: which addresses answer, and why others do not.
 
     An address answers if one of its backends or its metrics page is ready.
@@ -112,8 +112,8 @@ def say_answers(checks: Iterable[Check]) -> str:
     ready = [name for name, findings in servers.values() if READY in findings]
     bad = [(name, findings[0].rstrip(".")) for name, findings in servers.values() if READY not in findings]
     if not ready:
-        return f"Nothing answers: {listed([name for name, _ in bad])}; the first: {bad[0][1]}."
-    answer = f"{listed(ready)} {'answer' if ready[1:] else 'answers'}"
+        return f"Nothing answers: {join_names([name for name, _ in bad])}; the first: {bad[0][1]}."
+    answer = f"{join_names(ready)} {'answer' if ready[1:] else 'answers'}"
     return "; ".join([answer, *(f"{name} cannot be used: {error}" for name, error in bad)]) + "."
 
 
@@ -141,7 +141,7 @@ def gpu_of(endpoints: Endpoints) -> tuple[str, int]:
     return gpu, max((count for _, count in stated), default=1)
 
 
-def service_computes(url: str) -> tuple[str, str]:
+def service_engine(url: str) -> tuple[str, str]:
     """Return engine and precision of the FastAPI service at `url`; `pytorch` and `fp32` for unknown or missing ones."""
     info = _object(url, "/info")
     engine, precision = info.get("engine"), info.get("precision")
@@ -192,7 +192,7 @@ def _server_named(subject: str) -> str:
     return server if server == "FastAPI" else f"Triton over {'gRPC' if '-grpc-' in name else 'HTTP'}"
 
 
-def listed(names: list[str]) -> str:
+def join_names(names: list[str]) -> str:
     """Join names as in a sentence: `a, b and c`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 

@@ -44,7 +44,7 @@ def serve(
     with (
         contextlib.suppress(KeyboardInterrupt),
         embedded_servers(
-            pytorch_port=8002 if port is None else port,
+            fastapi_port=8002 if port is None else port,
             triton_ports=(triton_http_port, triton_grpc_port, triton_metrics_port),
             host=host or "127.0.0.1",
             models=model or MODELS,

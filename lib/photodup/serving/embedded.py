@@ -9,9 +9,9 @@ from photodup.core.paths import build_dir
 from photodup.core.settings import inherited
 from photodup.embedding.engines.export import VARIANTS, export_apart
 from photodup.embedding.engines.reduced import INT8_SUFFIXES, reduced_path, source_of
-from photodup.serving.check import service_computes
+from photodup.serving.check import service_engine
 from photodup.serving.endpoints import NO_GPU, USUAL_SERVICE, Endpoints, from_ports
-from photodup.serving.process.ports import claim_ports, key_warning, reachable
+from photodup.serving.process.ports import claim_ports, key_warning, reachable_host
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import PORTS, EmbeddedTriton
@@ -46,7 +46,7 @@ def int8_files(fp32: Path) -> dict[str, Path]:
 @contextlib.contextmanager
 def embedded_servers(
     *,
-    pytorch_port: int = 0,
+    fastapi_port: int = 0,
     triton_ports: Sequence[int] = (0, 0, 0),
     host: str = "127.0.0.1",
     models: Sequence[str] = MODELS,
@@ -62,7 +62,7 @@ def embedded_servers(
     Both end with the block and with this process, however it ends.
 
     Args:
-        pytorch_port: of the FastAPI service; 0 takes a free port.
+        fastapi_port: of the FastAPI service; 0 takes a free port.
         triton_ports: of HTTP, gRPC and the metrics; 0 takes a free port.
         models: Triton models to load; an empty list starts no Triton.
         service: False leaves the FastAPI service out.
@@ -76,7 +76,7 @@ def embedded_servers(
         PhotodupError: a port in use, no Triton here, a server that does not start (its log is quoted).
     """
     say = progress or (lambda text: None)
-    requested = {"FastAPI": pytorch_port} if service else {}
+    requested = {"FastAPI": fastapi_port} if service else {}
     if models:
         requested |= dict(zip(PORTS, triton_ports, strict=True))
     claimed = claim_ports(host, requested)  # before the minutes that an export may take
@@ -108,13 +108,13 @@ def embedded_servers(
         if fastapi:
             fastapi.wait_until_ready(timeout_s, progress)
         yield from_ports(
-            reachable(host),
+            reachable_host(host),
             claimed.get("FastAPI", 0),
             *ports,
             models=models,
             more_services=services,
             name="embedded",
-            service=service_computes(fastapi.url) if fastapi else USUAL_SERVICE,
+            service=service_engine(fastapi.url) if fastapi else USUAL_SERVICE,
             gpu=NO_GPU,
             location="this machine",
         )

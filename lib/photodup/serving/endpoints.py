@@ -205,7 +205,7 @@ def save_endpoints(endpoints: Endpoints, path: Path) -> None:
 
 def from_ports(
     host: str = "127.0.0.1",
-    pytorch_port: int = 8002,
+    fastapi_port: int = 8002,
     triton_http_port: int = 8003,
     triton_grpc_port: int = 8004,
     triton_metrics_port: int = 8005,
@@ -219,7 +219,7 @@ def from_ports(
 
     Args:
         host: name or address.
-        pytorch_port: of the FastAPI service; 0 for none. The same for Triton's three.
+        fastapi_port: of the FastAPI service; 0 for none. The same for Triton's three.
         models: Triton's loaded models; default `DEPLOYED`.
         service: engine and precision of the FastAPI service.
         more_services: URL of each further FastAPI service, by engine and precision.
@@ -230,7 +230,7 @@ def from_ports(
     """
     backends: dict[str, str] = {}
     metrics: dict[str, str] = {}
-    services = {service: f"http://{host}:{pytorch_port}"} if pytorch_port else {}
+    services = {service: f"http://{host}:{fastapi_port}"} if fastapi_port else {}
     for (engine, precision), url in {**services, **more_services}.items():
         for wire in WIRES["fastapi"]:
             backends[Backend("fastapi", engine, precision, "http", wire).name] = url

@@ -17,7 +17,7 @@ from photodup.core.errors import PhotodupError
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, served_models
 from photodup.embedding.wire.wires import jpegs
-from photodup.serving.service.stages import Stages
+from photodup.serving.service.stages import ServiceCounters
 
 PHOTOS = [imaging.encode(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 TRITON_PAGE = """\
@@ -81,7 +81,7 @@ def test_missing_metrics_leave_the_point_alone():
 
 
 def test_the_service_is_counted_in_the_same_columns():
-    stages = Stages()
+    stages = ServiceCounters()
 
     def request(queue_s, compute_s):
         stages.stage("decode", 0.004)

@@ -34,7 +34,7 @@ def test_a_port_in_use_says_so_without_the_systems_words_before_anything_is_star
         port = taken.getsockname()[1]
         with (
             pytest.raises(PhotodupError, match=rf"^Port {port} for FastAPI is in use: stop what"),
-            embedded_servers(pytorch_port=port, progress=said.append),
+            embedded_servers(fastapi_port=port, progress=said.append),
         ):
             pass
         cases = ((0, port, f"Port {port} for Triton gRPC is in use"), (9, 9, "cannot share a port"))

@@ -15,7 +15,7 @@ from support.triton import needs_triton, render_tiny
 
 from photodup.core.errors import PhotodupError
 from photodup.serving import control_key
-from photodup.serving.check import check_all, handshake_ms, render_check
+from photodup.serving.check import check_all, render_check, round_trip_ms
 from photodup.serving.endpoints import load_endpoints, save_endpoints
 from photodup.serving.triton import control
 from photodup.serving.triton.config import set_batching
@@ -53,7 +53,7 @@ def test_it_is_reached_over_its_link_at_its_address_alone(elsewhere, repository,
         assert all(check.is_ready for check in checks), render_check(checks)
         assert {check.url for check in checks} & {f"http://{machine.address}:8002", f"{machine.address}:8004"}
         assert not machine.address.startswith("127.")
-        handshake = handshake_ms(f"http://{machine.address}:8003")
+        handshake = round_trip_ms(f"http://{machine.address}:8003")
         shortest = machine.way.round_trip.floor_ms
         assert handshake > 24 and shortest > 24
         figure(handshake < 40 and shortest < 30, (handshake, shortest))

@@ -6,7 +6,7 @@ from photodup.core.addresses import cannot_listen
 from photodup.core.errors import PhotodupError
 
 
-def reachable(host: str) -> str:
+def reachable_host(host: str) -> str:
     """Return the address at which this machine reaches a server listening on `host`."""
     return "127.0.0.1" if host in ("", "0.0.0.0") else host
 

@@ -178,7 +178,7 @@ def _prune(folder: Path) -> None:
             old.unlink(missing_ok=True)
 
 
-def answers(url: str) -> bool:
+def is_answering(url: str) -> bool:
     """Return whether the server at `url` answers a GET with 200; another status means that it is loading.
 
     Raises:

@@ -98,7 +98,7 @@ _NO_KEY = "This service asks for an API key: send it as X-API-Key, or as Authori
 def refusal(service: Service, path: str, error: RequestError) -> JSONResponse:
     """Count a refused request and return its answer."""
     if path in _WORK_PATHS:
-        service.stages.request(error.status)
+        service.counters.request(error.status)
     headers = {
         401: {"WWW-Authenticate": "Bearer"},
         408: {"Connection": "close"},  # do not wait for the rest of a slow body
@@ -219,7 +219,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
             digest=service.digest,
             jpeg_scale="reduced" if service.decoder.draft_size else "whole",
             device=getattr(model, "device", "cpu"),
-            gpus=service.stages.gpus.names(),
+            gpus=service.counters.gpus.names(),
             accuracy_check=verdict_on(model),
             runtime=getattr(model, "runtime", dict)(),
             limits=ServiceLimits(**limits, max_body_bytes=int(s.max_body_mb * 1e6)),
@@ -228,7 +228,7 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Give the counters as Prometheus text."""
-        return Response(service.stages.page(), media_type=service.stages.content_type)
+        return Response(service.counters.page(), media_type=service.counters.content_type)
 
     return app
 

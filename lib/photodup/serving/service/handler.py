@@ -31,7 +31,7 @@ from photodup.serving.service.batching import Batcher, Computed
 from photodup.serving.service.bodies import RequestError
 from photodup.serving.service.decoding import Decoder, RequestWork
 from photodup.serving.service.settings import ServiceSettings
-from photodup.serving.service.stages import Stages
+from photodup.serving.service.stages import ServiceCounters
 from photodup.serving.service.triton_model import TritonModel
 
 log = logging.getLogger("photodup.service")
@@ -46,7 +46,7 @@ class Service:
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
-        self.stages = Stages()
+        self.counters = ServiceCounters()
         self.budget = bodies.BodyBudget(int(settings.max_buffered_mb * 1e6))
         self.admission = Admission(settings)
         self.decoder = Decoder(settings, self.admission)
@@ -71,7 +71,7 @@ class Service:
         if not may_decide(model.precision, verdict := verdict_on(model)):
             log.warning("%s %s.", model.name, why_not(model.precision, verdict))
         self.model = model
-        self.batcher = Batcher(model.embed_pixels, s, self.admission, self.stages.execution)
+        self.batcher = Batcher(model.embed_pixels, s, self.admission, self.counters.execution)
 
     def close(self) -> None:
         self.decoder.close()
@@ -83,7 +83,7 @@ class Service:
         model, batcher = self.model, self.batcher
         if model is None or batcher is None:
             raise RequestError(503, self.failure or "The model is still loading: retry when /readyz says so.")
-        self.stages.in_flight.inc()
+        self.counters.in_flight.inc()
         try:
             with self.budget.open() as take:
                 started = time.perf_counter()
@@ -103,19 +103,19 @@ class Service:
                 ("compute", computed.compute_s),
                 ("respond", time.perf_counter() - before),
             ):
-                self.stages.stage(name, seconds)
-            self.stages.request(200)
+                self.counters.stage(name, seconds)
+            self.counters.request(200)
             return Response(body, media_type="application/json", headers={"X-Model-Digest": self.digest})
         except ServerError as error:  # of ENGINE=triton
             log.error("%s", error)
             raise RequestError(503, "The Triton behind this service does not answer: retry.") from None
         finally:
-            self.stages.in_flight.dec()
+            self.counters.in_flight.dec()
 
     def _require_sound(self, embeddings: np.ndarray, precision: str) -> None:
         """Raise RequestError 500 for NaN, infinities and zeros, such as from an overflow in FP16."""
         if rows := broken_rows(embeddings):
-            self.stages.broken_embeddings.inc(len(rows))
+            self.counters.broken_embeddings.inc(len(rows))
             problems = [bodies.ImageProblem(index=row, reason=BROKEN) for row in rows]
             raise RequestError(
                 500,

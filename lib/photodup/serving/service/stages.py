@@ -31,7 +31,7 @@ STAGES = ("receive", "decode", "queue", "compute", "respond")
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
-class Stages:
+class ServiceCounters:
     """Counters of one application, in a registry of its own."""
 
     content_type = CONTENT_TYPE_LATEST

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 
 from photodup.core.paths import build_dir
 from photodup.core.settings import inherited
-from photodup.serving.process.ports import claim_ports, reachable
-from photodup.serving.process.server_process import ServerProcess, answers
+from photodup.serving.process.ports import claim_ports, reachable_host
+from photodup.serving.process.server_process import ServerProcess, is_answering
 
 # Requests to services started here may wait, since their queues are measured; plain `photodup serve` refuses long waits.
 PATIENT = {"MAX_WAIT_S": "60"}
@@ -23,8 +23,8 @@ def command() -> list[str]:
 
 
 def is_ready(url: str) -> bool:
-    """Return whether the service at `url` is ready; see `answers`."""
-    return answers(f"{url}/readyz")
+    """Return whether the service at `url` is ready; see `is_answering`."""
+    return is_answering(f"{url}/readyz")
 
 
 class ServiceProcess(ServerProcess):
@@ -47,7 +47,7 @@ class ServiceProcess(ServerProcess):
         self, *, host: str = "127.0.0.1", port: int = 0, settings: Mapping[str, str] | None = None
     ) -> None:
         self.port = claim_ports(host, {"FastAPI": port})["FastAPI"]
-        self.url = f"http://{reachable(host)}:{self.port}"
+        self.url = f"http://{reachable_host(host)}:{self.port}"
         environment = patient({"HOST": host, "PORT": str(self.port), **(settings or {})})
         log = build_dir() / "logs" / f"fastapi-{self.port}.log"
         super().__init__("FastAPI", command(), log, environment)

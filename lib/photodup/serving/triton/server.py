@@ -24,8 +24,8 @@ from photodup.core.files import replacing
 from photodup.core.paths import build_dir, project_root
 from photodup.core.settings import environment, inherited
 from photodup.serving import control_key
-from photodup.serving.process.ports import claim_ports, reachable
-from photodup.serving.process.server_process import ServerProcess, answers
+from photodup.serving.process.ports import claim_ports, reachable_host
+from photodup.serving.process.server_process import ServerProcess, is_answering
 from photodup.serving.triton.config import models_in, read_config
 
 
@@ -152,17 +152,17 @@ class EmbeddedTriton(ServerProcess):
     @property
     def http_url(self) -> str:
         """`http://host:port`, for a client on this machine."""
-        return f"http://{reachable(self.host)}:{self.http_port}"
+        return f"http://{reachable_host(self.host)}:{self.http_port}"
 
     @property
     def grpc_url(self) -> str:
         """`host:port`, for gRPC clients on this machine."""
-        return f"{reachable(self.host)}:{self.grpc_port}"
+        return f"{reachable_host(self.host)}:{self.grpc_port}"
 
     @property
     def metrics_url(self) -> str:
         """Address of the Prometheus page."""
-        return f"http://{reachable(self.host)}:{self.metrics_port}/metrics"
+        return f"http://{reachable_host(self.host)}:{self.metrics_port}/metrics"
 
     def _command(self, venv: Path, key: str) -> list[str]:
         restricted = control_key.restriction(key)
@@ -192,7 +192,7 @@ class EmbeddedTriton(ServerProcess):
     def wait_until_ready(self) -> float:
         self._key_files.enter_context(self._stored_key)
         health = f"{self.http_url}/v2/health/ready"
-        return self.wait_ready(lambda: answers(health), self.timeout_s, self.progress, _explain)
+        return self.wait_ready(lambda: is_answering(health), self.timeout_s, self.progress, _explain)
 
     def stop(self) -> None:
         """Stop the server, and remove its key and shared memory."""

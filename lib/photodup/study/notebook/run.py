@@ -20,12 +20,12 @@ from photodup.embedding.backends import Backend
 from photodup.embedding.engines.model import can_compute
 from photodup.serving.check import (
     Check,
+    availability_sentence,
     check_all,
     gpu_of,
-    handshake_ms,
     ready_models,
-    say_answers,
-    service_computes,
+    round_trip_ms,
+    service_engine,
 )
 from photodup.serving.endpoints import (
     NO_GPU,
@@ -158,7 +158,7 @@ class Run:
         url = next(iter(self.endpoints.backends.values()))
 
         def measure() -> dict[str, Any]:
-            return {"rtt_ms": round(handshake_ms(url), 1)}
+            return {"rtt_ms": round(round_trip_ms(url), 1)}
 
         path = self.measure_or_load("path-to-servers", measure, kind="way", may_fail=True)
         return NetworkPath("network", path.get("rtt_ms"))
@@ -294,7 +294,7 @@ def open_run(
     answers, model = True, None
     if measure and (line or not _is_here(servers)):
         checks = check_all(servers)
-        sentence = say_answers(checks)
+        sentence = availability_sentence(checks)
         if answering_servers := _answering(servers, checks):
             servers = answering_servers
         elif strict:
@@ -316,7 +316,7 @@ def open_run(
 def endpoints_of(line: AddressLine, *, ask: bool) -> Endpoints:
     """Return the endpoints of an address line with what its servers have loaded, or what is usual where they do not say."""
     models = ready_models(line.url(line.triton_http)) if ask and line.triton_http else None
-    service = service_computes(line.url(line.fastapi)) if ask and line.fastapi else USUAL_SERVICE
+    service = service_engine(line.url(line.fastapi)) if ask and line.fastapi else USUAL_SERVICE
     ports = line.fastapi, line.triton_http, line.triton_grpc, line.triton_metrics
     return from_ports(line.host, *ports, name=_as_name(line.host), models=models, service=service)
 
@@ -353,7 +353,7 @@ def ready_to_measure(run: Run, *, asks_servers: bool = True) -> Run | None:
     checks = check_all(run.endpoints)
     servers = _answering(run.endpoints, checks)
     if servers is None:
-        print(f"{say_answers(checks)} {START}")
+        print(f"{availability_sentence(checks)} {START}")
     return replace(run, endpoints=servers) if servers else None
 
 

@@ -28,7 +28,7 @@ from photodup.core.paths import build_dir, project_root
 from photodup.embedding.backends import Backend
 from photodup.embedding.wire import wires
 from photodup.serving.process.ports import claim_ports
-from photodup.serving.process.server_process import ServerProcess, answers
+from photodup.serving.process.server_process import ServerProcess, is_answering
 from photodup.serving.service.start import ServiceProcess
 from photodup.study.notebook.benchmark import run_module
 from photodup.study.notebook.run import Run, open_run, read_run, was_measured_elsewhere
@@ -173,7 +173,7 @@ def started(side: Side, **settings_of_ours: str) -> Iterator[Started]:
         command, variables = command_of(side, port)
         inherited = {k: v for k, v in settings.inherited().items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
         with ServerProcess(server.label, command, log, inherited | variables) as process:
-            ready_s = process.wait_ready(lambda: answers(base + server.ready), START_S)
+            ready_s = process.wait_ready(lambda: is_answering(base + server.ready), START_S)
             yield Started(side, base, ready_s, process.pid)
 
 

@@ -73,9 +73,9 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
     outcomes = read_all(opened)
     planned = [outcome for outcome in outcomes if outcome.reason != NOT_PLANNED]
     for outcome in sorted(planned, key=lambda o: (o.comparison.is_null, not o.comparison.is_primary)):
-        question = outcome.comparison
-        kind = "null" if question.is_null else "primary" if question.is_primary else "exploratory"
-        print(f"{question.family[:2] or '--'} {kind}, {question.load}: {sentence(outcome)}")
+        comparison = outcome.comparison
+        kind = "null" if comparison.is_null else "primary" if comparison.is_primary else "exploratory"
+        print(f"{comparison.family[:2] or '--'} {kind}, {comparison.load}: {sentence(outcome)}")
         for note in outcome.notes:
             print(f"     {note}")
     if left := len(outcomes) - len(planned):

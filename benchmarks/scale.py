@@ -93,8 +93,8 @@ def add_photos(root: Path, vectors: np.ndarray, places: range) -> None:
     with Catalogue(root, create=True) as catalogue:
         with catalogue.transaction() as connection:
             connection.executemany(
-                "INSERT INTO content (md5, size_bytes, format, width, height, phash, exif_fields, inventory) "
-                "VALUES (?, 3000000, 'JPEG', 4000, 3000, ?, 10, '')",
+                "INSERT INTO content (md5, size_bytes, format, width, height, phash, greys, exif_fields, inventory) "
+                "VALUES (?, 3000000, 'JPEG', 4000, 3000, ?, zeroblob(1024), 10, '')",
                 [(md5, f"{hashes[i]:016x}") for i, md5 in md5s.items()],
             )
             connection.executemany(

@@ -23,7 +23,7 @@ from photodup.photos.review.session import Item, RemovalResult, ReviewSession
 
 # What a scan knows of a file of which nothing stands out.
 BASE = Photo(
-    "0" * 32, 1000, "JPEG", 100, 100, None, "2020-01-02T00:00:00", "Cam", 5, None, None,
+    "0" * 32, 1000, "JPEG", 100, 100, None, b"", "2020-01-02T00:00:00", "Cam", 5, None, None,
     id=1, path=Path("a.jpg"), mtime_ns=0,
 )  # fmt: skip
 

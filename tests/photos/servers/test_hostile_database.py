@@ -21,7 +21,7 @@ from photodup.photos.review.session import ReviewSession
 from photodup.photos.state.own_folder import OwnFolder, OwnFolderError
 from photodup.photos.state.sqlite_file import open_database
 
-CACHES = ("evidence.sqlite", "features.sqlite")
+CACHES = ("evidence.sqlite",)
 
 
 @pytest.fixture(scope="module")

@@ -118,7 +118,7 @@ def test_only_names_of_the_shape_that_photodup_writes_are_deleted(tmp_path):
     ours = [f"{name}.sqlite{end}" for name in ("evidence", "neighbours") for end in ("", "-wal")]
     for name in ours:
         own.write(name, b"x")
-    own.delete(*ours, "features.sqlite")
+    own.delete(*ours)
     assert os.listdir(own.path) == [MARKER]
     for name in ("settings.json", "feedback.jsonl", "review/decisions.jsonl", "catalogue.sqlite", MARKER, "../x",
                  "holiday.jpg", "EVIDENCE.sqlite", "evidence.sqlite.bak", "neighbours-../../x.sqlite"):  # fmt: skip

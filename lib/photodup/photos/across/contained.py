@@ -20,7 +20,6 @@ from photodup.core.paths import cache_dir
 from photodup.core.progress import bar
 from photodup.embedding.imaging import ImageError
 from photodup.photos.compare.evidence import EvidenceStore, pair_code, pair_codes
-from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.pixels import Pixels, one_thread_each, read_scanned
 from photodup.photos.groups.choose import TWO_EXPOSURES, Chooser
 from photodup.photos.groups.copy_search import CopySearch
@@ -163,9 +162,8 @@ def find_contained(old: Path | str, library: Path | str, **options: Unpack[ScanO
         Catalogue(folders[0], cached_catalogue(folders[0])) as old_catalogue,
         Catalogue(folders[1], cached_catalogue(folders[1])) as library_catalogue,
         EvidenceStore(library_catalogue.own.evidence) as store,
-        FeatureStore(library_catalogue.own.features) as features,
     ):
-        comparison = _Comparison(old_catalogue, library_catalogue, store, features)
+        comparison = _Comparison(old_catalogue, library_catalogue, store)
         photos = tuple(comparison.photos())
         unread = (*old_scan.problems, *comparison.unread)
         unread_there = (*library_scan.problems, *library_scan.not_entered)
@@ -175,8 +173,8 @@ def find_contained(old: Path | str, library: Path | str, **options: Unpack[ScanO
 class _Comparison:
     """One comparison. Rows are the contents of the library, then those that only the old folder has."""
 
-    def __init__(self, old: Catalogue, library: Catalogue, store: EvidenceStore, cache: FeatureStore) -> None:
-        self._store, self._features = store, cache
+    def __init__(self, old: Catalogue, library: Catalogue, store: EvidenceStore) -> None:
+        self._store = store
         self._roots = old.root, library.root
         beside = Sidecars(old.root)
         beside.memory = store
@@ -223,7 +221,7 @@ class _Comparison:
             MOST_COMPARED,
         )
         shots = Shots(rows)
-        pixels = Pixels(self._read, rows, self._store, self._features)
+        pixels = Pixels(self._read, rows, self._store)
         search = CopySearch(pixels, lambda codes: codes[~shots.are_two(codes)])
 
         def reason_apart(i: int, j: int) -> str:

@@ -84,24 +84,43 @@ def laid(
     Shrinking averages pixels, as programs that resize do: by `resampling` (None: OpenCV's, by area) for maps without
     rotation.
     """
+    inside = inside_of(rgb.shape[1::-1], transform, size)
     if maps.is_straight(transform):
-        return _laid_straight(rgb, transform, size, resampling)
-    return _laid_aslant(rgb, transform, size)
+        return _laid_straight(rgb, transform, size, resampling, inside), inside
+    return _laid_aslant(rgb, transform, size), inside
+
+
+def inside_of(source: Size, transform: np.ndarray, size: Size) -> np.ndarray:
+    """Return bool[h, w]: which whole pixels of a frame a picture of the source's size covers."""
+    if not maps.is_straight(transform):
+        x, y = np.meshgrid(np.arange(size[0]) + 0.5, np.arange(size[1]) + 0.5)
+        u, v = (row[0] * x + row[1] * y + row[2] for row in maps.inverse(transform))
+        return (np.minimum(u, v) > 0.5) & (u < source[0] - 0.5) & (v < source[1] - 0.5)
+    inside = np.zeros(size[::-1], bool)
+    (left, top), (right, bottom) = _whole_pixels(source, transform, size)
+    inside[top:bottom, left:right] = True
+    return inside
+
+
+def _whole_pixels(source: Size, transform: np.ndarray, size: Size) -> np.ndarray:
+    """Return int[2, 2]: the left upper and right lower corner of what a picture covers, under a map without rotation."""
+    corners = transform[:, 2] + [(0, 0), np.array(source) * np.diag(transform)]
+    return np.clip([np.ceil(corners[0] - 0.02), np.floor(corners[1] + 0.02)], 0, size).astype(int)
 
 
 def _laid_straight(
-    rgb: np.ndarray, transform: np.ndarray, size: Size, resampling: Image.Resampling | None
-) -> tuple[np.ndarray, np.ndarray]:
+    rgb: np.ndarray,
+    transform: np.ndarray,
+    size: Size,
+    resampling: Image.Resampling | None,
+    inside: np.ndarray,
+) -> np.ndarray:
     import cv2
 
-    scales, offset, bounds = np.diag(transform), transform[:, 2], np.array(rgb.shape[1::-1])
-    # Only the frame's whole pixels count.
-    low = np.clip(np.ceil(offset - 0.02), 0, size).astype(int)
-    high = np.clip(np.floor(offset + bounds * scales + 0.02), 0, size).astype(int)
-    inside = np.zeros(size[::-1], bool)
-    if (high - low).min() < 1:
-        return np.zeros((*size[::-1], 3), np.uint8), inside
-    inside[low[1] : high[1], low[0] : high[0]] = True
+    if not inside.any():
+        return np.zeros((*size[::-1], 3), np.uint8)
+    scales, offset, bounds = np.diag(transform), transform[:, 2], rgb.shape[1::-1]
+    low, high = _whole_pixels(bounds, transform, size)
     box = np.clip((np.array([low, high]) - offset) / scales, 0, bounds).ravel()
     left, top, right, bottom = np.rint(box).astype(int)
     if np.abs(box - np.rint(box)).max() < 1e-6 and (right - left, bottom - top) == tuple(high - low):
@@ -112,12 +131,12 @@ def _laid_straight(
         shape = tuple((high - low).tolist())
         part = np.asarray(Image.fromarray(rgb).resize(shape, resampling, tuple(box.tolist()), 3.0))
     if inside.all():
-        return part, inside
+        return part
     top, below, left, right = (int(n) for n in (low[1], size[1] - high[1], low[0], size[0] - high[0]))
-    return cv2.copyMakeBorder(part, top, below, left, right, cv2.BORDER_REPLICATE), inside
+    return cv2.copyMakeBorder(part, top, below, left, right, cv2.BORDER_REPLICATE)
 
 
-def _laid_aslant(rgb: np.ndarray, transform: np.ndarray, size: Size) -> tuple[np.ndarray, np.ndarray]:
+def _laid_aslant(rgb: np.ndarray, transform: np.ndarray, size: Size) -> np.ndarray:
     import cv2
 
     scale = float(np.linalg.svd(transform[:, :2], compute_uv=False)[1])
@@ -126,10 +145,7 @@ def _laid_aslant(rgb: np.ndarray, transform: np.ndarray, size: Size) -> tuple[np
         transform = maps.rescaled(transform, np.array(small) / rgb.shape[1::-1], 1)
         rgb = cv2.GaussianBlur(cv2.resize(rgb, small, interpolation=cv2.INTER_AREA), (0, 0), 0.5)
     centred, edge = maps.to_centres(transform), cv2.BORDER_REPLICATE
-    warped = cv2.warpAffine(rgb, centred, size, flags=cv2.INTER_CUBIC, borderMode=edge)
-    x, y = np.meshgrid(np.arange(size[0]) + 0.5, np.arange(size[1]) + 0.5)
-    u, v = (row[0] * x + row[1] * y + row[2] for row in maps.inverse(transform))
-    return warped, (np.minimum(u, v) > 0.5) & (u < rgb.shape[1] - 0.5) & (v < rgb.shape[0] - 0.5)
+    return cv2.warpAffine(rgb, centred, size, flags=cv2.INTER_CUBIC, borderMode=edge)
 
 
 def _settle(keeper: Picture, member: Picture, transform: np.ndarray) -> np.ndarray:

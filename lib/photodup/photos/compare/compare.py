@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from photodup.photos.compare import maps
-from photodup.photos.compare.align import Placement, align, grey, laid
+from photodup.photos.compare.align import Placement, align, grey, inside_of, laid
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import Picture, Saving, coefficients
 from photodup.photos.compare.reproduce import (
@@ -212,7 +212,7 @@ def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> flo
     back = maps.inverse(placement.transform)
     size, exact = whole_size(keeper)
     whole = laid(keeper.rgb, maps.straight(exact), size)[0]
-    _, inside = laid(member.rgb, maps.rescaled(back, 1, exact), size)
+    inside = inside_of(member.image.size, maps.rescaled(back, 1, exact), size)
     whole = whole * inside[..., None]  # leave out what the member does not show
     view = window(member, keeper, back, whole, exact)
     covered = whole_cells(view.inside)

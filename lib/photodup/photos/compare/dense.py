@@ -1,12 +1,11 @@
 """Align two pictures without local features: fog, gradients, drawings, a plain wall.
 
-Such pictures have few corners and many soft edges. The middle of one is searched for, turned and scaled, in a thumbnail of
-the other; the best places are refined to an affine map on the grey values (ECC, Evangelidis and Psarakis 2008).
+Such pictures have few corners and many soft edges. The middle of one is searched for, scaled, in a thumbnail of the other;
+the best places are refined to an affine map on the grey values (ECC, Evangelidis and Psarakis 2008), which also turns a
+little.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
-from itertools import product
 
 import numpy as np
 
@@ -16,8 +15,7 @@ from photodup.photos.compare import maps
 SEARCHED = 64
 REFINED = 240
 # Scale of the source in the frame of the target: a crop to half the area is 0.71.
-SCALES = (0.71, 0.76, 0.8, 0.84, 0.89, 0.94, 1.0, 1.06, 1.13, 1.19, 1.25, 1.32, 1.4)
-ANGLES = tuple(quarter + small for quarter in (0, 90, 180, 270) for small in (-5, 0, 5))
+SCALES = np.geomspace(0.71, 1.41, 13)
 # Below this correlation of the window a place is not worth refining; edits of one picture reach 0.9.
 MIN_MATCH = 0.85
 
@@ -48,39 +46,21 @@ def grey_maps(target: np.ndarray, source: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _starts(target: np.ndarray, source: np.ndarray) -> list[np.ndarray]:
-    """Return similarity maps source -> target under which the middle of the source is found, best first."""
+    """Return maps source -> target, without rotation, under which the middle of the source is found, best first."""
     import cv2
 
+    top, left = (length // 5 for length in source.shape)
+    middle = np.ascontiguousarray(source[top : len(source) - top, left : source.shape[1] - left])
     places = []
-    for transform, window in _windows(source.tobytes(), source.shape[1]):
-        if window.shape[1] >= target.shape[1] or window.shape[0] >= target.shape[0]:
+    for scale in SCALES:
+        window = cv2.resize(middle, None, fx=scale, fy=scale)
+        if (np.array(window.shape) >= target.shape).any() or min(window.shape) < 8 or window.std() < 2:
             continue
-        score = np.nan_to_num(cv2.matchTemplate(target, window, cv2.TM_CCOEFF_NORMED), posinf=0, neginf=0)
-        _, best, _, place = cv2.minMaxLoc(score)
+        _, best, _, place = cv2.minMaxLoc(cv2.matchTemplate(target, window, cv2.TM_CCOEFF_NORMED))
         if MIN_MATCH <= best <= 1.001:  # a flat target gives anything
-            places.append((best, transform + np.array([[0, 0, place[0]], [0, 0, place[1]]])))
+            scales = np.divide(window.shape, middle.shape)[::-1]
+            places.append((best, maps.to_centres(maps.straight(scales, place - scales * (left, top)))))
     return [transform for _, transform in sorted(places, key=lambda entry: -entry[0])]
-
-
-@lru_cache(maxsize=128)  # 0.2 MB each; a picture is compared with several others
-def _windows(pixels: bytes, width: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return (map, window uint8[h, w]) for each rotation and scale of the middle of a picture of uint8 greys."""
-    import cv2
-
-    source = np.frombuffer(pixels, np.uint8).reshape(-1, width)
-    height, windows = len(source), []
-    for scale, angle in product(SCALES, ANGLES):
-        transform = cv2.getRotationMatrix2D((0, 0), angle, scale)
-        across, down = (height, width) if round(angle / 90) % 2 else (width, height)
-        size = int(0.6 * across * scale), int(0.6 * down * scale)
-        if min(size) < 8:
-            continue
-        centre = transform[:, :2] @ ((width - 1) / 2, (height - 1) / 2)
-        transform[:, 2] = np.array([(size[0] - 1) / 2, (size[1] - 1) / 2]) - centre
-        window = cv2.warpAffine(source, transform, size)
-        if window.std() >= 2:
-            windows.append((transform, window))
-    return windows
 
 
 def _resized(grey: np.ndarray, side: int) -> np.ndarray:

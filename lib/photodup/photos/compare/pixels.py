@@ -19,16 +19,16 @@ from photodup.core.progress import bar
 from photodup.embedding import imaging
 from photodup.photos.compare.evidence import EvidenceStore, pair_rows
 from photodup.photos.compare.features import SIZE, Features
-from photodup.photos.compare.kept_features import FeatureStore, Strongest
 from photodup.photos.compare.pictures import Picture, Saving
+from photodup.photos.compare.thumbnails import Thumbnail, may_be_one
 from photodup.photos.compare.verify import STRANGERS, verify_copy
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.walking import read_bytes
 
 _BLOCK = 32  # pairs after which results are stored
-# Held in memory: photos with all features (0.6 GB), with the strongest (0.7 GB), and bytes of pictures.
-_MAX_HELD, _MAX_STRONGEST, _MAX_BYTES = 2000, 10_000, 350_000_000
+# Held in memory: photos with features (0.6 GB), thumbnails with their middles (0.3 GB), and bytes of pictures.
+_MAX_HELD, _MAX_THUMBNAILS, _MAX_BYTES = 2000, 20_000, 350_000_000
 _BYTES_A_PIXEL = 7  # as an image and as an array
 
 
@@ -53,32 +53,26 @@ class Pixels:
         read: returns the bytes of a photo, as `read_scanned` does.
         photos: by row.
         store: keeps each comparison, so that a stopped run resumes where it ended.
-        feature_store: keeps the strongest features of each photo.
 
     Attributes:
         unreadable: one sentence for each photo that cannot be read, by row.
     """
 
-    def __init__(
-        self,
-        read: Callable[[Photo], bytes],
-        photos: Sequence[Photo],
-        store: EvidenceStore,
-        feature_store: FeatureStore,
-    ) -> None:
-        self._read, self.photos = read, photos
-        self.store, self._feature_store = store, feature_store
+    def __init__(self, read: Callable[[Photo], bytes], photos: Sequence[Photo], store: EvidenceStore) -> None:
+        self._read, self.photos, self.store = read, photos, store
         self._lock = threading.Lock()
         self._pictures: OrderedDict[int, Picture] = OrderedDict()  # the last used come last
         self._features = lru_cache(_MAX_HELD)(self._look)
-        self._strongest: dict[int, Strongest | None] = {}  # the last used come last
+        self._thumbnail = lru_cache(_MAX_THUMBNAILS)(self._reduced)
         self.unreadable: dict[int, str] = {}
 
     @property
     def problems(self) -> list[str]:
-        """Return one sentence for each photo that cannot be read, and for stores that cannot be written."""
-        of_stores = [store.problem for store in (self.store, self._feature_store) if store.problem]
-        return [*(self.unreadable[row] for row in sorted(self.unreadable)), *of_stores[:1]]
+        """Return one sentence for each photo that cannot be read, and for a store that cannot be written."""
+        return [
+            *(self.unreadable[row] for row in sorted(self.unreadable)),
+            *filter(None, [self.store.problem]),
+        ]
 
     def verify_pairs(self, codes: np.ndarray, deadline_s: float = math.inf) -> dict[int, float | None]:
         """Return the `Verification.score` of pairs (int64[n] from `pair_codes`) by code, None where a photo is unreadable.
@@ -127,7 +121,6 @@ class Pixels:
                     return
                 block = codes[begin : begin + _BLOCK].tolist()
                 pairs = [pair_rows(code) for code in block]
-                self._hold_strongest({i for pair in pairs for i in pair}, pool)
                 may_be = list(pool.map(self._may_be, pairs))
                 # Extract the features of each photo once, not once a pair.
                 likely = {i for pair, may in zip(pairs, may_be, strict=True) if may for i in pair}
@@ -142,23 +135,11 @@ class Pixels:
                 finally:  # also if the caller stops early
                     self.store.add(scored)
 
-    def _hold_strongest(self, rows: set[int], pool: ThreadPoolExecutor) -> None:
-        """Hold the strongest features of these rows, from the store or else from the photos."""
-        missing = {self.photos[i].md5: i for i in sorted(rows - self._strongest.keys())}
-        strongest = self._feature_store.read(missing)
-        new = [md5 for md5 in missing if md5 not in strongest]
-        looked = zip(new, pool.map(self._features, map(missing.__getitem__, new)), strict=True)
-        extracted = {md5: Strongest.of(features) for md5, features in looked if features}
-        self._feature_store.add(extracted)
-        strongest |= extracted
-        for i in rows:
-            self._strongest[i] = self._strongest.pop(i, None) or strongest.get(self.photos[i].md5)
-        for i in list(self._strongest)[:-_MAX_STRONGEST]:
-            del self._strongest[i]
+    def _may_be(self, pair: tuple[int, int]) -> bool:
+        return may_be_one(*map(self._thumbnail, pair))
 
-    def _may_be(self, pair: tuple[int, int]) -> bool | None:
-        first, second = (self._strongest[i] for i in pair)
-        return None if first is None or second is None else first.may_be(second)
+    def _reduced(self, i: int) -> Thumbnail:
+        return Thumbnail.of(self.photos[i].greys, (self.photos[i].width, self.photos[i].height))
 
     def _look(self, i: int) -> Features | None:
         try:
@@ -166,9 +147,9 @@ class Pixels:
         except imaging.ImageError:  # it is in `unreadable`
             return None
 
-    def _score(self, pair: tuple[int, int], may_be: bool | None) -> float | None:
+    def _score(self, pair: tuple[int, int], may_be: bool) -> float | None:
         if not may_be:
-            return None if may_be is None else STRANGERS.score()
+            return STRANGERS.score()
         first, second = map(self._features, pair)
         return None if first is None or second is None else verify_copy(first, second).score()
 

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from photodup.photos.compare import maps
-from photodup.photos.compare.align import grey, laid
+from photodup.photos.compare.align import grey, inside_of, laid
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.maps import Size
 from photodup.photos.compare.pictures import Picture, Saving
@@ -182,7 +182,7 @@ def compared_views(keeper: Picture, member: Picture, transform: np.ndarray) -> I
         return reduced(saved(soft, member.saving))
 
     whole = reduced(member.rgb)
-    _, inside = laid(keeper.rgb, maps.rescaled(transform, 1, exact), size)
+    inside = inside_of(keeper.image.size, maps.rescaled(transform, 1, exact), size)
     yield _copy(reduced(full), inside, whole, member.saving, place, save, is_reduced=True)
     yield window(keeper, member, transform, whole, exact)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from photodup.photos.compare import maps
-from photodup.photos.compare.align import grey, laid, slopes
+from photodup.photos.compare.align import grey, inside_of, laid, slopes
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import DCT, Saving, coefficients
 from photodup.photos.compare.reproduce import CELL, Octaves, View, cells, cells_of, whole_cells
@@ -258,17 +258,26 @@ def has_edge(keeper: np.ndarray, transform: np.ndarray, size: tuple[int, int]) -
     A photograph goes on beyond its crop.
     """
     onto = np.column_stack([transform[:, :2], transform[:, 2] + _MARGIN])
-    around, inside = laid(keeper, onto, (size[0] + 2 * _MARGIN, size[1] + 2 * _MARGIN))
-    return any(_is_edge(np.rot90(around, turns), np.rot90(inside, turns)) for turns in range(4))
+    frame = size[0] + 2 * _MARGIN, size[1] + 2 * _MARGIN
+    inside = inside_of(keeper.shape[1::-1], onto, frame)
+    # Most members are not cropped: nothing lies beyond their ends, and the keeper need not be laid.
+    rows_of = {turns: rows for turns in range(4) if len(rows := _rows_beyond(np.rot90(inside, turns)))}
+    around = laid(keeper, onto, frame)[0] if rows_of else keeper
+    return any(_is_edge(np.rot90(around, turns), rows) for turns, rows in rows_of.items())
 
 
-def _is_edge(picture: np.ndarray, inside: np.ndarray) -> bool:
+_SIDE = slice(_MARGIN, -_MARGIN), slice(2, 3 * _MARGIN)  # around the frame's left side
+
+
+def _rows_beyond(inside: np.ndarray) -> np.ndarray:
+    """Return the rows in which a keeper goes on beyond a frame's left side; none if these are too few."""
+    rows = np.flatnonzero(inside[_SIDE].all(axis=1))
+    return rows if len(rows) >= max(8, 0.6 * (len(inside) - 2 * _MARGIN)) else rows[:0]
+
+
+def _is_edge(picture: np.ndarray, rows: np.ndarray) -> bool:
     """Return whether a picture with `_MARGIN` pixels around a frame has an edge along the frame's left side."""
-    sides = slice(_MARGIN, -_MARGIN), slice(2, 3 * _MARGIN)
-    rows = np.asarray(inside[sides].all(axis=1))
-    if rows.sum() < max(8, 0.6 * len(rows)):
-        return False
-    strip = picture[sides][rows].astype(np.float32)
+    strip = picture[_SIDE][rows].astype(np.float32)
     steps, at = np.abs(np.diff(strip, axis=1)).max(axis=2).mean(axis=0), _MARGIN - 3
     beside = np.concatenate([steps[: at - 3], steps[at + 4 :]])
     if steps[at - 1 : at + 2].max() > LIMITS.edge_times * (np.median(beside) + 1):

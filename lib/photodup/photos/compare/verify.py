@@ -105,15 +105,6 @@ def verify_with_map(first: Features, second: Features) -> tuple[Verification, np
     return best
 
 
-def could_be_one(first: Features, second: Features) -> bool:
-    """Return False if so few of the strongest features match that `verify_copy` would give up; needs no pixels.
-
-    Args:
-        first, second: the strongest features of pictures that have `FEW_FEATURES` or more in all.
-    """
-    return any(inliers >= LEAST_INLIERS for *_, inliers in _maps(first, second))
-
-
 def _attempts(first: Features, second: Features) -> Iterator[tuple[Verification, np.ndarray]]:
     """Yield evidence with its map, the cheapest first; maps of a mirror image start from the mirrored picture."""
     if min(len(first.points), len(second.points)) < FEW_FEATURES:

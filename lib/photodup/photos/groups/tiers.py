@@ -17,7 +17,6 @@ import numpy as np
 
 from photodup.core.progress import bar
 from photodup.photos.compare.evidence import EvidenceStore, pair_code, pair_rows
-from photodup.photos.compare.kept_features import FeatureStore
 from photodup.photos.compare.pixels import Pixels, read_scanned
 from photodup.photos.compare.unexplained import Difference
 from photodup.photos.groups.choose import TWO_EXPOSURES, Chooser, Decision
@@ -127,13 +126,9 @@ class _Grouping:
         bounds = Bounds(limits.similar, lowest) if limits else None
         near = find_neighbours(catalogue, photos, model, bounds)
         similar_rows, cosine = self._similar(near, limits)
-        with (
-            EvidenceStore(catalogue.own.evidence) as store,
-            FeatureStore(catalogue.own.features) as features,
-        ):
+        with EvidenceStore(catalogue.own.evidence) as store:
             self._beside.memory = store
-            features.keep_only(self._row.keys())
-            pixels = Pixels(partial(read_scanned, catalogue.root), photos, store, features)
+            pixels = Pixels(partial(read_scanned, catalogue.root), photos, store)
             search = CopySearch(pixels, self._may_be_one)
             chooser = Chooser(pixels, self._preferring, self._reason_apart)
             seconds = FIRST_SECONDS if options.on_more else options.seconds

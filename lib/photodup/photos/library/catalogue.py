@@ -24,7 +24,7 @@ from photodup.photos.state.own_folder import own_folder_of
 from photodup.photos.state.sqlite_file import BESIDE, DatabaseRefusedError, Form, open_database
 
 BUSY_S = 30  # how long one photodup waits for another that writes
-VERSION = 7  # of the form; raise it with every change of catalogue.sql
+VERSION = 8  # of the form; raise it with every change of catalogue.sql
 
 
 @cache
@@ -215,8 +215,8 @@ class Catalogue(AbstractContextManager["Catalogue"]):
         """
         self.check("content", "file")
         rows = self.query(
-            "SELECT file.id, file.path, file.mtime_ns, file.md5, file.size_bytes, format, width, height, phash, taken_at, "
-            "camera, exif_fields, exposure, inventory FROM file JOIN content USING (md5) "
+            "SELECT file.id, file.path, file.mtime_ns, file.md5, file.size_bytes, format, width, height, phash, greys, "
+            "taken_at, camera, exif_fields, exposure, inventory FROM file JOIN content USING (md5) "
             "WHERE status = ? ORDER BY file.path",
             (status,),
         )

@@ -5,6 +5,7 @@ CREATE TABLE content (
     width INTEGER NOT NULL CHECK (width >= 0),
     height INTEGER NOT NULL CHECK (height >= 0),
     phash TEXT CHECK (length(phash) = 16 AND phash NOT GLOB '*[^0-9a-f]*'),  -- NULL: a blank picture
+    greys BLOB NOT NULL CHECK (length(greys) IN (0, 1024)),  -- of which it is made; empty: cannot be decoded
     taken_at TEXT,          -- ISO 8601, local time
     camera TEXT,
     exif_fields INTEGER NOT NULL,

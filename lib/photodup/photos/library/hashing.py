@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -16,14 +16,17 @@ from photodup.embedding.jpeg_scans import is_jpeg
 from photodup.photos.library import containers, inventory
 from photodup.photos.library.metadata import camera, count_fields, dates, exposure
 
-# Shortest side of the image for the perceptual hash, which uses 32 × 32 pixels, so that decoding a JPEG at 1/8 changes few
+# Side of the greys from which the perceptual hash is made, pixels.
+GREYS = 32
+
+# Shortest side of the image for the perceptual hash, so that decoding a JPEG at 1/8 changes few
 # bits: `MAX_DRAFT_DISTANCE`.
 DRAFT_SIZE = 256
 
 # Bits (of 64) by which the hash of a scaled decode may differ from that of a full decode. Tested.
 MAX_DRAFT_DISTANCE = 4
 
-# A picture whose 32 × 32 greys span fewer levels is blank. Its bits would be rounding noise, and all blank pictures copies.
+# A picture whose greys span fewer levels is blank. Its bits would be rounding noise, and all blank pictures copies.
 _MIN_GREY_SPAN = 3
 
 # The 8 lowest rows of the DCT-II over 32 pixels; twice the cosine is SciPy's scale, and so ImageHash's.
@@ -63,6 +66,7 @@ class PhotoFacts:
     """Facts that depend only on a file's bytes, so files with equal MD5 share them.
 
     `width` and `height` (pixels) are those of the upright image. `phash` is 16 hex digits, or None for a blank picture.
+    `greys` are the uint8[32, 32] of which it is made; empty for what cannot be decoded.
     `taken_at` is local time in ISO 8601, with fraction and UTC offset if the camera wrote them. `exposure` is the JSON of
     `metadata.exposure`, `inventory` the text of `inventory.pack`. The order is that of the catalogue's columns.
     """
@@ -73,6 +77,7 @@ class PhotoFacts:
     width: int
     height: int
     phash: str | None
+    greys: bytes = field(repr=False)
     taken_at: str | None
     camera: str | None
     exif_fields: int
@@ -104,7 +109,7 @@ def read_facts_and_look(data: bytes, look: Look | None) -> tuple[PhotoFacts, np.
 
 def facts_of_bytes(data: bytes) -> PhotoFacts:
     """Return the facts of a file that cannot be decoded: only equal bytes are its copies."""
-    return PhotoFacts(md5(data), len(data), "unreadable", 0, 0, None, None, None, 0, None, inventory="")
+    return PhotoFacts(md5(data), len(data), "unreadable", 0, 0, None, b"", None, None, 0, None, inventory="")
 
 
 def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
@@ -127,13 +132,15 @@ def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:
             width, height = header.size
             if exif.get(_ORIENTATION) in (5, 6, 7, 8):
                 width, height = height, width
+    greys = square_greys(_as_drafted(decoded, width, height) if is_jpeg(data) else decoded)
     return PhotoFacts(
         md5=md5(data),
         size_bytes=len(data),
         format=image_format,
         width=width,
         height=height,
-        phash=perceptual_hash(_as_drafted(decoded, width, height) if is_jpeg(data) else decoded),
+        phash=_hash(greys),
+        greys=greys.tobytes(),
         taken_at=next((date for date, _ in dates(exif, details)), contents.taken_at),
         camera=camera(exif),
         exif_fields=count_fields(exif, details, position),
@@ -156,13 +163,15 @@ def _as_drafted(decoded: Image.Image, width: int, height: int) -> Image.Image:
 def pack_facts(data: bytes, *, look: dict[str, Any] | None = None) -> bytes:
     """Run `read_facts_and_look` in a worker of a `decode_pool`: return the facts in a line, then the pixels."""
     facts, pixels = read_facts_and_look(data, Look(**look) if look else None)
-    return json.dumps(asdict(facts)).encode() + b"\n" + (b"" if pixels is None else pixels.tobytes())
+    line = json.dumps(asdict(facts) | {"greys": facts.greys.hex()})
+    return line.encode() + b"\n" + (b"" if pixels is None else pixels.tobytes())
 
 
 def unpack_facts(packed: bytes, look: Look | None) -> tuple[PhotoFacts, np.ndarray | None]:
     """Undo `pack_facts`."""
     line, _, pixels = packed.partition(b"\n")
-    facts = PhotoFacts(**json.loads(line))
+    columns = json.loads(line)
+    facts = PhotoFacts(**columns | {"greys": bytes.fromhex(columns["greys"])})
     size = imaging.IMAGE_SIZE
     return facts, np.frombuffer(pixels, np.uint8).reshape(3, size, size) if look else None
 
@@ -177,10 +186,18 @@ def perceptual_hash(image: Image.Image) -> str | None:
 
     The bits are those of `imagehash.phash`: which of the 8 × 8 lowest frequencies of the greys lie above their median.
     """
-    grey = image.convert("L").resize((32, 32), Image.Resampling.LANCZOS)
-    if np.ptp(np.asarray(grey)) < _MIN_GREY_SPAN:
+    return _hash(square_greys(image))
+
+
+def square_greys(image: Image.Image) -> np.ndarray:
+    """Return the greys uint8[32, 32] of a picture, whatever its shape."""
+    return np.asarray(image.convert("L").resize((GREYS, GREYS), Image.Resampling.LANCZOS))
+
+
+def _hash(greys: np.ndarray) -> str | None:
+    if np.ptp(greys) < _MIN_GREY_SPAN:
         return None
-    frequencies = low_frequencies(np.asarray(grey))
+    frequencies = low_frequencies(greys)
     return np.packbits(frequencies > np.median(frequencies)).tobytes().hex()
 
 

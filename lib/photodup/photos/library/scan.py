@@ -294,7 +294,7 @@ def _write(catalogue: Catalogue, batch: list[_FileRead], report: ScanReport) -> 
         return
     with catalogue.transaction() as connection:
         connection.executemany(
-            "INSERT INTO content VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "INSERT INTO content VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (md5) DO UPDATE SET exif_fields = excluded.exif_fields",
             [astuple(read.facts) for read in batch if read.facts],
         )

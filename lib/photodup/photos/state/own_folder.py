@@ -35,7 +35,7 @@ _ABOUT = f"""{_MARK}
 It made the folder, and it may delete or replace what it wrote here: put nothing of your own into it.
 settings.json, feedback.jsonl and review/ hold your decisions; everything else can be made again.
 """
-_MAY_BE_DELETED = re.compile(r"(?:evidence|features|neighbours)\.sqlite(?:-wal|-shm|-journal)?")
+_MAY_BE_DELETED = re.compile(r"(?:evidence|neighbours)\.sqlite(?:-wal|-shm|-journal)?")
 
 
 class OwnFolderError(PhotodupError):
@@ -48,7 +48,7 @@ class OwnFolder:
     Attributes:
         catalogue: the database of the photos.
         settings, feedback, decisions: files with what the owner chose: settings, labels of photos, decisions on groups.
-        evidence, features, neighbours: databases: compared pairs, features of compared photos, pairs worth comparing.
+        evidence, neighbours: databases: compared pairs, pairs worth comparing.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -58,7 +58,6 @@ class OwnFolder:
         self.feedback = self.path / "feedback.jsonl"
         self.decisions = self.path / "review" / "decisions.jsonl"
         self.evidence = self.path / "evidence.sqlite"
-        self.features = self.path / "features.sqlite"
         self.neighbours = self.path / "neighbours.sqlite"
 
     def prepare(self) -> None:

@@ -73,6 +73,11 @@ def header_text(text: str, name: str) -> str:
     return text
 
 
+def key_headers() -> dict[str, str]:
+    """Return the header with the key of a FastAPI service, if there is one. Send it to no other kind of server."""
+    return {"X-API-Key": key} if (key := header_text(environment().api_key, "PHOTODUP_API_KEY")) else {}
+
+
 def inherited(**changes: str) -> dict[str, str]:
     """Return the environment for another process: this one's, with changes."""
     return dict(os.environ) | changes

@@ -17,6 +17,7 @@ import httpx
 from photodup.core.addresses import masked
 from photodup.core.errors import PhotodupError, ServerError
 from photodup.core.extras import import_extra
+from photodup.core.settings import key_headers
 from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
 from photodup.embedding.client.http import Patience, Remote, ask
 from photodup.embedding.client.servers import server_client
@@ -63,7 +64,7 @@ def check_all(endpoints: Endpoints, timeout_s: float = TIMEOUT_S) -> list[Check]
             for name, url in endpoints.backends.items()
         ]
         checks += [
-            pool.submit(_check, f"{server} metrics", url, partial(_check_metrics, url, timeout_s))
+            pool.submit(_check, f"{server} metrics", url, partial(_check_metrics, server, url, timeout_s))
             for server, url in endpoints.metrics.items()
         ]
     return [check.result() for check in checks]
@@ -143,7 +144,7 @@ def gpu_of(endpoints: Endpoints) -> tuple[str, int]:
 
 def service_engine(url: str) -> tuple[str, str]:
     """Return engine and precision of the FastAPI service at `url`; `pytorch` and `fp32` for unknown or missing ones."""
-    info = _object(url, "/info")
+    info = _object(url, "/info", headers=key_headers())
     engine, precision = info.get("engine"), info.get("precision")
     return engine if engine in ENGINES else "pytorch", precision if precision in PRECISIONS else "fp32"
 
@@ -174,10 +175,10 @@ def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
         raise PhotodupError(_missing(backend.triton_model, models or []) or str(error)) from None
 
 
-def _check_metrics(url: str, timeout_s: float) -> None:
+def _check_metrics(server: str, url: str, timeout_s: float) -> None:
+    headers = key_headers() if server.startswith("fastapi") else None
     try:
-        parts = urlsplit(url)
-        answer = ask(f"{parts.scheme}://{parts.netloc}", parts.path, timeout_s)
+        answer = ask(url.removesuffix("/metrics"), "/metrics", timeout_s, headers=headers)
     except ServerError as error:
         raise PhotodupError(f"no metrics page there: {error}") from None
     if "# HELP" not in answer.text:
@@ -212,13 +213,13 @@ def _json(url: str, path: str, seconds: float = TIMEOUT_S, **request: Any) -> An
     return {}
 
 
-def _object(url: str, path: str) -> Mapping[str, Any]:
-    content = _json(url, path)
+def _object(url: str, path: str, **request: Any) -> Mapping[str, Any]:
+    content = _json(url, path, **request)
     return content if isinstance(content, dict) else {}
 
 
 def _gpu_of_service(url: str) -> tuple[str, int]:
-    info = _object(url, "/info")
+    info = _object(url, "/info", headers=key_headers())
     device, names = str(info.get("device", "")), list(map(str, info.get("gpus") or []))
     if device in ("", "triton"):  # Triton is checked itself
         return UNKNOWN_GPU, 1

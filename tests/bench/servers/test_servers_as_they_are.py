@@ -20,14 +20,19 @@ from support.http_server import accepting
 from photodup.bench.anyurl.measure import LoadedServer
 from photodup.bench.anyurl.payloads import files, made_up_arrays, made_up_images, payloads_for
 from photodup.bench.anyurl.target import target_of
+from photodup.bench.backends import adapters
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
+from photodup.bench.load import counters
 from photodup.cli import app
 from photodup.core.addresses import is_loopback, masked
 from photodup.core.errors import ServerError
 from photodup.core.files import parse_json
+from photodup.core.settings import key_headers
 from photodup.embedding.client.embedder import connect
 from photodup.embedding.client.http import Patience, ask
 from photodup.embedding.imaging import encode
+from photodup.serving.check import check_all
+from photodup.serving.endpoints import from_ports
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -449,6 +454,11 @@ def test_a_key_of_a_secret_file_fits_both_ends(small_service, monkeypatch, key):
     with connect(url) as embedder:
         assert embedder.dim
     assert httpx.get(f"{url}/info", headers={"X-API-Key": "secret"}).status_code == 200
+    servers = from_ports("127.0.0.1", int(url.rpartition(":")[2]))
+    assert all(check.is_ready for check in check_all(servers) if "fastapi" in check.subject)
+    with counters.probe(url, (), key_headers())() as columns:
+        adapters.answers_to(adapters.adapter("fastapi-onnx-fp32-http-jpeg", url), made_up_images(1).items)
+    assert columns["server_requests"] == 1 and columns["server_memory_mib"] > 0
     for odd in ("sec\nret", "ключ"):
         monkeypatch.setenv("PHOTODUP_API_KEY", odd)
         with one_sentence("PHOTODUP_API_KEY holds characters that no header can carry") as raised:

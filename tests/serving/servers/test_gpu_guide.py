@@ -71,9 +71,8 @@ def machine(tmp_path_factory, tiny_exports, tiny_onnx) -> Iterator[Rented]:
 def test_the_line_of_mapped_ports_is_that_of_the_machine(machine, tmp_path):
     mapped = {f"{port}/tcp": [{"HostIp": "0.0.0.0", "HostPort": str(port)}] for port in PORTS.values()}
     instance = {"public_ipaddr": machine.address, "ports": mapped, "num_gpus": 1, "dph_total": 0.85}
-    program(
-        tmp_path, "vastai", f"[ \"$*\" = 'show instance INSTANCE --raw' ] && echo '{json.dumps(instance)}'"
-    )
+    answer = f"[ \"$*\" = 'show instance INSTANCE --raw' ] && echo '{json.dumps(instance)}'"
+    program(tmp_path, "vastai", answer)
     assert_reached(address_line(blocks("3. Reach it")[0], tmp_path))
 
 
@@ -98,9 +97,8 @@ def test_the_tunnel_leads_to_the_machine(machine, tmp_path):
         commands = re.sub(rf"\b{port}(?=:127)", str(free_port()), commands)
     commands = ports_agree(commands)
     with machine.way.client_namespace():
-        server = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", tmp_path / "sshd_config"], stderr=subprocess.DEVNULL
-        )
+        command = [SSHD, "-D", "-e", "-f", tmp_path / "sshd_config"]
+        server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         until(lambda: is_open(machine.address, 2222))
         line = address_line(commands, tmp_path)
@@ -158,15 +156,14 @@ def ports_agree(commands: str) -> str:
 def test_the_tunnel_s_ends_are_the_ports_of_its_address_line():
     commands = blocks("3. Reach it")[1]
     assert ports_agree(commands) == commands
-    assert re.findall(r"-L 127\.0\.0\.7:(\d+):127\.0\.0\.1:(\d+)", commands) == [
-        (str(port), str(port)) for port in PORTS.values()
-    ]
+    ends = re.findall(r"-L 127\.0\.0\.7:(\d+):127\.0\.0\.1:(\d+)", commands)
+    assert ends == [(str(port), str(port)) for port in PORTS.values()]
 
 
 def test_what_is_measured_is_what_was_reached():
     """Line and file of the guide name one machine, and the file is one."""
     host, ports = re.search(r"# such as ([\d.]+):([\d,]+)", GUIDE).groups()
-    assert f"-p ENDPOINTS {host}:{ports} " in blocks("4. Measure")[0]
+    assert '-p ENDPOINTS "$ENDPOINTS" ' in blocks("4. Measure")[0]
     file = re.search(r"^```yaml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)[1]
     assert set(re.findall(rf"{host}:(\d+)", file)) == set(ports.split(","))
 

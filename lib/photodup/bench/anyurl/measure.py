@@ -362,10 +362,11 @@ def counters_of(target: Target) -> Probe | None:
     if not target.metrics and (target.is_tls or not parts.port or port > 65535 or not is_known):
         return None
     url = target.metrics or f"http://{parts.netloc.rpartition(':')[0]}:{port}"
+    headers = target.security.headers if urlsplit(url).netloc == parts.netloc else {}
     try:
         models = kserve.counted_models(target) if is_triton else ()
-        check_page(url, models)
-        return probe(url, models)
+        check_page(url, models, headers)
+        return probe(url, models, headers)
     except PhotodupError:
         if target.metrics:
             raise

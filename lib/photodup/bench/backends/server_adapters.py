@@ -10,6 +10,7 @@ import numpy as np
 from photodup.bench import Columns
 from photodup.bench.backends.http_connection import HttpConnection
 from photodup.core.errors import PhotodupError
+from photodup.core.settings import key_headers
 from photodup.embedding.backends import Backend
 from photodup.embedding.wire import wires
 from photodup.embedding.wire.http import Answer, AnswerError, Base64Json, HttpProtocol, Multipart, OpenAi
@@ -185,7 +186,8 @@ def fastapi(
     kind = Base64Json if backend.wire == "base64" else Multipart
     protocol = kind(f"{kind.path}?encoding={answer}")
     payload = partial(wires.jpegs, quality=jpeg_quality)
-    return OverHttp(backend, protocol, partial(HttpConnection, url, **options), backend.columns(), payload)
+    connection = partial(HttpConnection, url, **options)
+    return OverHttp(backend, protocol, connection, backend.columns(), payload, key_headers())
 
 
 def triton(

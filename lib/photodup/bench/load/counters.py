@@ -6,7 +6,7 @@ never zero.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from photodup.bench import Columns
@@ -35,20 +35,20 @@ class CounterError(PhotodupError):
     """Metrics that cannot be read, or that do not belong to one undisturbed server."""
 
 
-def read_counters(url: str) -> Scrape:
+def read_counters(url: str, headers: Mapping[str, str] = {}) -> Scrape:
     """Read a Prometheus text page.
 
     Args:
         url: `http://host:port` of Triton's metrics or of the FastAPI service, with or without `/metrics`.
+        headers: that the page asks for.
 
     Raises:
         CounterError: no page answers there, or one that is not in Prometheus's format.
     """
-    url = url.removesuffix("/metrics")
     try:
-        page = metrics_page(url)
+        page = metrics_page(url, headers)
     except (OSError, PhotodupError, UnicodeDecodeError) as error:
-        raise CounterError(f"No metrics at {url}/metrics: {error}.") from None
+        raise CounterError(f"No metrics at {url.removesuffix('/metrics')}/metrics: {error}.") from None
     return parse(page)
 
 
@@ -162,7 +162,9 @@ def fastapi_window(before: Scrape, after: Scrape) -> dict[str, float | None]:
     return columns
 
 
-def probe(url: str, models: Sequence[str]) -> Callable[[], contextlib.AbstractContextManager[Columns]]:
+def probe(
+    url: str, models: Sequence[str], headers: Mapping[str, str] = {}
+) -> Callable[[], contextlib.AbstractContextManager[Columns]]:
     """Return a probe for `window.measure`: the server's counters and its usage during the window.
 
     Where metrics cannot be read, their columns are absent and `counters_error` says why.
@@ -170,19 +172,19 @@ def probe(url: str, models: Sequence[str]) -> Callable[[], contextlib.AbstractCo
     Args:
         url: of the metrics page.
         models: Triton's, as `triton_window` takes them; empty for the FastAPI service.
+        headers: that the page asks for.
     """
 
     @contextlib.contextmanager
     def around() -> Iterator[Columns]:
         columns: Columns = {}
-        before = _try_read(url, columns)
-        with usage(url) as used:
+        before = _try_read(url, headers, columns)
+        with usage(url, headers) as used:
             yield columns
-        after = _try_read(url, columns)
+        after = _try_read(url, headers, columns)
         if before is not None and after is not None:
             try:
-                grown = triton_window(before, after, models) if models else fastapi_window(before, after)
-                columns.update(grown)
+                columns |= triton_window(before, after, models) if models else fastapi_window(before, after)
             except CounterError as error:
                 columns["counters_error"] = str(error)
         columns.update(used)
@@ -190,19 +192,18 @@ def probe(url: str, models: Sequence[str]) -> Callable[[], contextlib.AbstractCo
     return around
 
 
-def check_page(url: str, models: Sequence[str]) -> None:
+def check_page(url: str, models: Sequence[str], headers: Mapping[str, str]) -> None:
     """Raise a `CounterError` unless a page can be read and has the counters of these models, or of the FastAPI service."""
-    page = read_counters(url)
-    counter = (
-        total(page, "nv_inference_count", model=models[-1]) if models else total(page, "photodup_executions")
-    )
+    page = read_counters(url, headers)
+    of_model = {"model": models[-1]} if models else {}
+    counter = total(page, "nv_inference_count" if models else "photodup_executions", **of_model)
     if counter is None:
         raise CounterError(f"{url} has no counters of {models[-1] if models else 'an embedding service'}.")
 
 
-def _try_read(url: str, columns: Columns) -> Scrape | None:
+def _try_read(url: str, headers: Mapping[str, str], columns: Columns) -> Scrape | None:
     try:
-        return read_counters(url)
+        return read_counters(url, headers)
     except CounterError as error:
         columns["counters_error"] = str(error)
         return None

@@ -58,20 +58,23 @@ def gauges(page: str) -> Gauges:
     return values
 
 
-def metrics_page(url: str) -> str:
+def metrics_page(url: str, headers: Mapping[str, str]) -> str:
     """Return a server's metrics page; raises `OSError` or `PhotodupError` where there is none."""
-    with contextlib.closing(HttpConnection(url, timeout_s=5.0, most_bytes=MOST_METADATA_BYTES)) as connection:
-        return connection.request(connection.head("GET", "/metrics", 0))[1].decode()
+    base = url.removesuffix("/metrics")
+    with contextlib.closing(
+        HttpConnection(base, timeout_s=5.0, most_bytes=MOST_METADATA_BYTES)
+    ) as connection:
+        return connection.request(connection.head("GET", "/metrics", 0, headers))[1].decode()
 
 
 @contextlib.contextmanager
-def usage(url: str) -> Iterator[dict[str, float]]:
+def usage(url: str, headers: Mapping[str, str] = {}) -> Iterator[dict[str, float]]:
     """Watch a server for the length of a block; the mapping yielded holds the columns afterwards.
 
     Args:
         url: the server's metrics page.
+        headers: that it asks for.
     """
-    url = url.removesuffix("/metrics")
     columns: dict[str, float] = {}
     readings: list[tuple[float, Gauges]] = []
     over = threading.Event()
@@ -83,7 +86,7 @@ def usage(url: str) -> Iterator[dict[str, float]]:
             is_last = over.is_set()
             # `counters_error` says why
             with contextlib.suppress(OSError, PhotodupError, UnicodeDecodeError):
-                readings.append((time.perf_counter(), gauges(metrics_page(url))))
+                readings.append((time.perf_counter(), gauges(metrics_page(url, headers))))
             over.wait(EVERY_S)
 
     thread = threading.Thread(target=sample, daemon=True)

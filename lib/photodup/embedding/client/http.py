@@ -68,8 +68,6 @@ class Patience:
         raise AssertionError("attempts must be at least 1")
 
 
-# Holds the key of a FastAPI service. It is sent to no other kind of server.
-API_KEY_VARIABLE = "PHOTODUP_API_KEY"
 TRITON_HTTP, TRITON_METRICS = "Triton's HTTP port", "Triton's metrics port"
 FASTAPI, ANOTHER = "the FastAPI service", "an HTTP server"
 MOST_BYTES = 1 << 24  # of an answer, unpacked
@@ -116,7 +114,7 @@ class Http:
         except httpx.InvalidURL as error:
             raise ServerError(f"{self.url!r} is no HTTP address ({error}): use http://host:port.") from error
         if response.status_code == 401:
-            raise ServerError(f"{self.url} asks for an API key, and this is not it: set {API_KEY_VARIABLE}.")
+            raise ServerError(f"{self.url} asks for an API key, and this is not it: set PHOTODUP_API_KEY.")
         if response.status_code in (429, 502, 503, 504):
             wait = response.headers.get("retry-after", "0")
             raise Transient(

@@ -10,10 +10,9 @@ import numpy as np
 from photodup.core.addresses import grpc_address
 from photodup.core.errors import PhotodupError, ServerError
 from photodup.core.extras import import_extra
-from photodup.core.settings import environment, header_text
+from photodup.core.settings import environment, key_headers
 from photodup.embedding.backends import Backend
 from photodup.embedding.client.http import (
-    API_KEY_VARIABLE,
     FASTAPI,
     TRITON_HTTP,
     Http,
@@ -63,8 +62,7 @@ class FastApiServer:
     """The FastAPI service: `jpeg` sends files in a form, `base64` sends them in JSON."""
 
     def __init__(self, url: str, backend: Backend, patience: Patience) -> None:
-        key = header_text(environment().api_key, API_KEY_VARIABLE)
-        self._http = Http(url, patience, {"X-API-Key": key} if key else None)
+        self._http = Http(url, patience, key_headers())
         kind = Base64Json if backend.wire == "base64" else Multipart
         self._protocol = kind(f"{kind.path}?encoding=base64")
         self.url = self._http.url

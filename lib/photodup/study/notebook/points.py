@@ -22,6 +22,7 @@ from photodup.bench.load.workers import Observer
 from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import figures_of_windows
 from photodup.core.errors import PhotodupError
+from photodup.core.settings import key_headers
 from photodup.embedding.backends import Backend, parse_backend, served_models
 from photodup.study.notebook.run import ready_to_measure
 from photodup.study.notebook.table import as_table
@@ -228,7 +229,7 @@ def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, net
         payload_photos(N_PHOTOS),
         spec.load,
         plan,
-        probe=counters.probe(metrics_url, models) if metrics_url else None,
+        probe=counters.probe(metrics_url, models, {} if models else key_headers()) if metrics_url else None,
         network=network,
         observer=Observer() if spec.tolerates_errors else None,
     )

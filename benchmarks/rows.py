@@ -4,7 +4,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from pathlib import Path
 
@@ -32,7 +32,6 @@ class Row:
         low, high: ends of the 95% interval; None without one.
         unit: of the three; empty for a ratio or a share.
         goal: such as "≥ 0.95"; empty without one.
-        met: None without a goal, or where nothing was measured.
         because: why nothing was measured, or what the figure holds for.
         memory_mib: of the process measured, once it has answered (proportional set size); None where it shares ours.
     """
@@ -43,9 +42,18 @@ class Row:
     high: float | None = None
     unit: str = ""
     goal: str = ""
-    met: bool | None = None
     because: str = ""
     memory_mib: float | None = None
+
+    @property
+    def state(self) -> str:
+        """`met` or `missed` where the whole interval is, else `undecided`; empty without a goal."""
+        if self.value is None or not self.goal:
+            return "" if self.value is not None else "not measured"
+        sign, bound = self.goal.split()
+        ends = [self.value] if self.low is None or self.high is None else [self.low, self.high]
+        met = {end <= float(bound) if sign == "≤" else end >= float(bound) for end in ends}
+        return "undecided" if len(met) > 1 else "met" if met.pop() else "missed"
 
 
 def row(
@@ -68,10 +76,7 @@ def row(
     if isinstance(figure, str):
         return Row(name, unit=unit, goal=goal, because=figure, memory_mib=memory_mib)
     value, low, high = figure if isinstance(figure, tuple) else (figure, None, None)
-    met = value <= most if most is not None else None
-    if least is not None:
-        met = value >= least
-    return Row(name, value, low, high, unit, goal, met, because, memory_mib)
+    return Row(name, value, low, high, unit, goal, because, memory_mib)
 
 
 def in_turns(sides: Sequence[Callable[[], float]], n: int, draw: random.Random) -> list[list[float]]:
@@ -138,13 +143,13 @@ def as_json(rows: Iterable[Row]) -> str:
     return json.dumps(plain(document, anonymous), indent=1, ensure_ascii=False) + "\n"
 
 
-def committed() -> tuple[str, list[Row]]:
-    """Return the machine of the committed rows and those rows; none where they were not measured.
+def committed(folder: Path | None = None) -> tuple[str, list[Row]]:
+    """Return the machine of the committed rows and those rows, of the reference run unless given; none if not measured.
 
     Raises:
         RecordError: the file holds something else.
     """
-    path = reference_dir() / "bench.json"
+    path = (folder or reference_dir()) / "bench.json"
     with reading(path):
         document = read_json(path, {"machine": "", "rows": []})
         return str(document["machine"]), [Row(**fields) for fields in document["rows"]]
@@ -158,12 +163,15 @@ def reference_dir() -> Path:
 
 
 def blocks() -> dict[str, str]:
-    """Return the generated part of docs/study.md: the committed rows that have a goal."""
+    """Return the generated part of docs/study.md: the committed rows that have a goal, and how long an owner waits."""
     machine, rows = committed()
+    _, waits = committed(reference_dir().parent / "waits")
+    rows += [replace(row, name=row.name.replace("of them", "photographs of 12 MP")) for row in waits]
     lines = [as_line(row) for row in rows if row.goal]
     if not lines:
         return {"speed": "Not measured in the committed run."}
-    source = f"Measured on {machine}. All of them: [`bench.json`](../results/reference-cpu/bench.json)."
+    files = "[`bench.json`](../results/reference-cpu/bench.json), [`waits`](../results/waits/bench.json)"
+    source = f"Measured on {machine}. All rows: {files}."
     return {"speed": "\n".join([HEAD, *lines, "", source])}
 
 
@@ -175,7 +183,6 @@ def as_line(row: Row) -> str:
     figure = "" if row.value is None else number(row.value)
     if row.low is not None and row.high is not None:
         figure += f" [{number(row.low)}, {number(row.high)}]"
-    state = {True: "met", False: "missed", None: "" if row.value is not None else "not measured"}[row.met]
-    end = ": ".join(filter(None, (state, row.because)))
+    end = ": ".join(filter(None, (row.state, row.because)))
     memory = "" if row.memory_mib is None else f"{row.memory_mib:.0f} MiB"
     return f"| {row.name:76} | {f'{figure} {row.unit}'.strip():34} | {row.goal:24} | {memory:9} | {end} |"

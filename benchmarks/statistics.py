@@ -12,11 +12,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 import typer
 import yaml
 
@@ -25,7 +26,7 @@ from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.pairs.read import comparison_of
 from photodup.bench.record.record import RunStore, load_records
-from photodup.bench.stats.comparison import Observed, Outcome, Verdict, compare_all, has_failed
+from photodup.bench.stats.comparison import Comparison, Observed, Outcome, Verdict, compare_all, has_failed
 from photodup.bench.stats.facts import SMALLEST_EFFECT
 from photodup.core.paths import project_root
 from photodup.study.comparisons.measure import KIND as VISIT
@@ -65,21 +66,25 @@ PLANTED = (0.0, GATE_LIMIT, 0.10, 0.15)  # of the gate's heads
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates of simulated passes; shares are 0 to 1.
+    """The rates of simulated passes; shares are 0 to 1. An error is the half-width of the simulation's own 95% interval.
 
     Attributes:
-        covered: intervals that hold the truth.
+        covered: intervals that hold the truth, by `primary`, `exploratory` and `null`: their levels differ.
         false_claims: families in which any primary comparison, of exactly ±2%, was called different by more than 2%.
         different: by planted difference, primary comparisons called different in the right direction.
+        equal: by planted difference, primary comparisons called equal.
         nulls_failed: a pass, of its nulls.
         half_width: of the primary comparisons' intervals, median, relative.
     """
 
-    covered: float
+    covered: Mapping[str, float]
     false_claims: float
-    different: Mapping[float, float] = field(default_factory=dict)
-    nulls_failed: float = 0.0
-    half_width: float = 0.0
+    false_claims_error: float
+    different: Mapping[float, float]
+    different_error: Mapping[float, float]
+    equal: Mapping[float, float]
+    nulls_failed: float
+    half_width: float
 
 
 def generated(spread: Spread, sizes: Sizes) -> Source:
@@ -224,35 +229,55 @@ def simulate(
 ) -> Rates:
     """Return how passes come out; for each planted difference `n_passes` are simulated."""
     declared, generator = declared or declarations(), np.random.default_rng(0)
-    covered, widths, nulls = [], [], []
-    families: dict[tuple[int, str], bool] = {}
-    different: dict[float, float] = {}
-    for effect in effects:
-        verdicts = []
-        for number in range(n_passes):
-            outcomes = simulated_pass(source, effect, generator, declared, quick=quick)
-            nulls.append(sum(has_failed(outcome) for outcome, _ in outcomes if outcome.comparison.is_null))
-            for outcome, truth in outcomes:
-                covered.append(outcome.low <= math.expm1(truth) <= outcome.high)
-                if outcome.comparison.is_primary:
-                    widths.append((outcome.high - outcome.low) / 2)
-                    verdicts.append(outcome.is_different and outcome.effect * truth > 0)
-                    if effect == SMALLEST_EFFECT:
-                        family = (number, outcome.comparison.family)
-                        families[family] = families.get(family, False) or outcome.verdict is Verdict.BEYOND
-        different[effect] = float(np.mean(verdicts))
+    rows = [
+        {
+            "effect": effect,
+            "number": number,
+            "family": outcome.comparison.family,
+            "kind": _kind(outcome.comparison),
+            "covered": outcome.low <= math.expm1(truth) <= outcome.high,
+            "found": outcome.is_different and outcome.effect * truth > 0,
+            "equal": outcome.verdict is Verdict.EQUAL,
+            "beyond": has_failed(outcome),
+            "half_width": (outcome.high - outcome.low) / 2,
+        }
+        for effect in effects
+        for number in range(n_passes)
+        for outcome, truth in simulated_pass(source, effect, generator, declared, quick=quick)
+    ]
+    outcomes = pd.DataFrame(rows)
+    primary = outcomes[outcomes.kind == "primary"]
+    found = primary.groupby(["number", "effect"]).found.mean().unstack()
+    at_edge = primary[primary.effect == SMALLEST_EFFECT].groupby(["number", "family"]).beyond.any().unstack()
     return Rates(
-        float(np.mean(covered)),
-        float(np.mean(list(families.values()))) if families else math.nan,
-        different,
-        float(np.mean(nulls)),
-        float(np.median(widths)),
+        outcomes.groupby("kind").covered.mean().to_dict(),
+        float(at_edge.stack().mean()),
+        _error(at_edge.mean(axis=1)),
+        found.mean().to_dict(),
+        found.apply(_error).to_dict(),
+        primary.groupby("effect").equal.mean().to_dict(),
+        float(outcomes.beyond[outcomes.kind == "null"].sum() / n_passes / len(effects)),
+        float(primary.half_width.median()),
     )
+
+
+def _kind(comparison: Comparison) -> str:
+    return "null" if comparison.is_null else "primary" if comparison.is_primary else "exploratory"
+
+
+def _error(by_pass: pd.Series) -> float:
+    """Return the half-width of the 95% interval of a mean over passes: comparisons of one pass share its noise."""
+    return 1.96 * float(by_pass.sem())
 
 
 def studies() -> dict[str, Sizes]:
     """Return the sizes of the studies that are simulated."""
     return {"reference": Sizes(), "quick study": quick_sizes()}
+
+
+def n_primary(study: str) -> int:
+    """Return how many primary comparisons a study has."""
+    return sum(pair.is_primary and (pair.is_quick or study == "reference") for pair in declarations().pairs)
 
 
 def rates_of(visits: Visits, n_passes: int, effects: Sequence[float]) -> list[dict[str, Any]]:
@@ -298,7 +323,10 @@ def main(
             "failed": {share: rules(heads, share) for share in PLANTED},
         },
         "live": summary(outcomes_of(live)),
-        "sizes": {study: f"{study}: {sizes.visits} visits" for study, sizes in studies().items()},
+        "sizes": {
+            study: f"{study}: {n_primary(study)} comparisons, {sizes.visits} visits"
+            for study, sizes in studies().items()
+        },
     }
     print(json.dumps(measured))
 

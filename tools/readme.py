@@ -120,7 +120,7 @@ def decision_table() -> Iterator[str]:
     yield ""
     yield (
         f"Measured on {machine}, weights `{machine.model.pretrained}`. Prices assume {price:.2f} USD an hour and eight "
-        "requests in flight. *Exploratory*: not corrected for multiple comparisons."
+        "requests in flight. Intervals are at Holm's level; *exploratory* ones, at 95%, are not corrected."
     )
 
 
@@ -177,6 +177,9 @@ def appendix_table() -> str:
     lines.append(
         f"| all comparisons, before the notebooks | – | {_minutes(REFERENCE, VISIT):.1f} | {TIMINGS} |"
     )
+    lines.append(
+        f"| `benchmarks/block_lengths.py` | – | {_minutes(REFERENCE, 'block-lengths'):.1f} | {TIMINGS} |"
+    )
     for path in notebooks():
         names = ", ".join(f"`{name}`" for name in saved_figures(path)) or "–"
         minutes = f"{took[path.stem] / 60:.1f}" if path.stem in took else _minutes_apart(path.stem)
@@ -192,8 +195,10 @@ def _minutes_apart(stem: str) -> str:
 
 
 def _minutes(run: str, kind: str = "") -> float:
-    """Return how long the records of a run took to measure; those of one kind, if given."""
-    return sum(r["duration_s"] for r in load_records(folder_of(run)) if kind in ("", r["kind"])) / 60
+    """Return how long the records of a run took to measure; those of one kind or key, if given."""
+    return (
+        sum(r["duration_s"] for r in load_records(folder_of(run)) if kind in ("", r["kind"], r["key"])) / 60
+    )
 
 
 def saved_figures(path: Path) -> list[str]:
@@ -206,16 +211,17 @@ def closeness_text() -> str:
     """Say what *as timings* means: how far two processes of one configuration lay apart in the reference run."""
     nulls = [o for o in read_all(read_run(folder_of(REFERENCE))) if o.comparison.is_null and o.is_measured]
     apart = (
-        f"as closely as two processes of one configuration agreed in it, within {max(o.excludes_beyond for o in nulls):.1%} "
-        f"({len(nulls)} pairs)"
+        f"differed in the reference run by at most {max(abs(o.effect) for o in nulls):.1%} ({len(nulls)} pairs; only beyond "
+        f"{max(o.excludes_beyond for o in nulls):.0%} is excluded in all)"
         if nulls
-        else "as closely as two processes of one configuration, which the committed run has not measured yet"
+        else "have not been measured in the committed run yet"
     )
     took = {run: f"{_minutes(run):.0f}" for run in (REFERENCE, "peers")}
     return (
-        f"The reference run measured for {took[REFERENCE]} minutes, and `peers` for {took['peers']}. "
-        f"*As timings* means: on the same machine a comparison repeats {apart}; an absolute figure drifts "
-        "by more than its interval says. On another machine figures and differences are others."
+        f"The reference run measured for {took[REFERENCE]} minutes, and `peers` for {took['peers']}; a notebook's minutes "
+        f"include its start and its figures. *As timings*: two processes of one configuration {apart}. A second pass can "
+        "differ by more (below), and an absolute figure drifts by more than its interval says. On another machine figures "
+        "and differences are others."
     )
 
 

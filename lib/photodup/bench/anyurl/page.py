@@ -33,7 +33,7 @@ def measurement_row(measured: MeasuredLoad) -> Columns:
 
 def comparison_rows(comparison: ServerComparison) -> list[dict[str, str]]:
     """Return one row for each comparison, the check first."""
-    cells = ("figure", "verdict", "difference", "values", "observations", "notes")
+    cells = ("figure", "verdict", "difference", "values", "visits", "notes")
     return [
         {"sides": f"{o.comparison.label_b} against {o.comparison.label_a}"}
         | {name: row(o)[name] for name in cells}

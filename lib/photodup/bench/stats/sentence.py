@@ -66,7 +66,8 @@ def row(outcome: Outcome) -> dict[str, str]:
         "verdict": str(outcome.verdict),
         "difference": f"{outcome.effect:+z.1%} {_interval(outcome, signed=True)}" if measured else "",
         "values": values if measured else "",
-        "observations": str(outcome.n),
+        "level": f"{outcome.confidence:.1%}" if measured else "",
+        "visits": str(outcome.n_visits),
         "two equal processes": null,
         "notes": " ".join((*outcome.notes, outcome.reason)).strip(),
     }

@@ -477,7 +477,9 @@ def test_two_passes_agree_where_their_intervals_overlap(planted):
         return replace(outcome, effect=outcome.effect + by, low=outcome.low + by, high=outcome.high + by)
 
     text, _, *rows = agreement_lines([(outcome, moved(1e-6)), (outcome, moved(3.0))])
-    assert "overlap in 1 of them, and 1 differ in opposite" in text
+    assert (
+        "repeats 2 of their verdicts" in text and "intervals overlap in 1, and 1 differ in opposite" in text
+    )
     assert [row.split(" | ")[-1] for row in rows[2:]] == ["yes |", "opposite |"]
 
 

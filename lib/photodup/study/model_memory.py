@@ -32,7 +32,7 @@ def start_alone(name: str) -> dict[str, float]:
 
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load.counters import cold_start
-    from photodup.serving.embedded import embedded_servers
+    from photodup.serving.embedded import embedded_servers, export_models
     from photodup.study.notebook.weights import payload_photos
 
     backend, earlier = parse_backend(name), set(psutil.Process().children(recursive=True))
@@ -41,6 +41,7 @@ def start_alone(name: str) -> dict[str, float]:
         service=False,
         models=[model] if model else (),
         engines=[] if model else [(backend.engine, backend.precision)],
+        exported=export_models() if model else None,  # which is no part of the start
     )
     requests: list[Callable[[], object]] = []
     with ExitStack() as stack:

@@ -15,7 +15,7 @@ import yaml
 from benchmarks.rows import blocks as speed_blocks
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import load_records
-from photodup.bench.stats.comparison import Outcome, Verdict
+from photodup.bench.stats.comparison import Outcome
 from photodup.bench.stats.sentence import row
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
@@ -45,6 +45,7 @@ WAY = {
 }
 # What decides how near a second run comes. `timings` are held to what two equal processes differ by.
 SECOND_PASS = f"{REFERENCE}-2"  # the comparisons alone, from another pass
+GPU_RUN = "nvidia-h200"
 TIMINGS, EXACT = "as timings", "the same, from the same records"
 CLOSENESS = {
     "00": EXACT,
@@ -98,7 +99,7 @@ def decision_table() -> Iterator[str]:
     """Yield the lines of the table of `notebooks/decisions.yaml`; reasons and costs come from the reference run."""
     table = decisions()
     run = read_run(folder_of(REFERENCE))
-    compared = read_comparisons(run)
+    compared, second = read_comparisons(run), read_comparisons(read_run(folder_of(SECOND_PASS)))
     places = {pair.name: pair.notebook for pair in compared.pairs}
     price = table["price_per_hour_usd"]
     yield "| you have | use | because | avoid | USD per million images |"
@@ -110,7 +111,7 @@ def decision_table() -> Iterator[str]:
             reason = name["text"].format(**pods_under(name["manifests"]))
         elif name in places:
             notebook, rate = places[name], _rate(compared, *line["cost"])
-            reason = _reason(compared[name], line["better"], line.get("what", ""))
+            reason = _reason(compared[name], line["better"], line.get("what", ""), second.outcomes.get(name))
         else:
             raise PhotodupError(f"decisions.yaml: {name!r} is no comparison of comparisons.yaml.")
         usd = f"{price / 3600 * 1e6 / rate:.2g}" if rate else ""
@@ -120,8 +121,14 @@ def decision_table() -> Iterator[str]:
     yield ""
     yield (
         f"Measured on {machine}, weights `{machine.model.pretrained}`. Prices assume {price:.2f} USD an hour and eight "
-        "requests in flight. Intervals are at Holm's level; *exploratory* ones, at 95%, are not corrected."
+        "requests in flight, the client on the same cores. Intervals are at Holm's level; *exploratory* ones, at 95%, are not corrected."
     )
+    gpu = read_run(folder_of(GPU_RUN))
+    on_gpu, turned = read_comparisons(gpu), ("two instances against one, four", "JPEG against tensor, one")
+    if set(turned) <= set(on_gpu.measured()):
+        reasons = " ".join(map(on_gpu.brief, turned))
+        yield ""
+        yield f"A GPU decides otherwise ({read_machine(gpu.directory)}; an earlier instrument, no network): {reasons}"
 
 
 def pods_under(manifests: str) -> dict[str, int | None]:
@@ -131,8 +138,11 @@ def pods_under(manifests: str) -> dict[str, int | None]:
     return {"admitted": workload.admitted(), "max_replicas": workload.max_replicas}
 
 
-def _reason(outcome: Outcome, better: str, subject: str = "") -> str:
-    """State an outcome, under the comparison's name or `subject`; mark advice that takes the side found to be worse."""
+def _reason(outcome: Outcome, better: str, subject: str = "", second: Outcome | None = None) -> str:
+    """State an outcome, under the comparison's name or `subject`; mark advice that takes the side found to be worse.
+
+    Where a second pass came to another verdict, say which.
+    """
     if not outcome.is_measured:
         return NOT_MEASURED
     is_b_better = (outcome.effect > 0) == (outcome.metric.quantity == "throughput")
@@ -140,6 +150,11 @@ def _reason(outcome: Outcome, better: str, subject: str = "") -> str:
     cells, question = row(outcome), outcome.comparison
     subject = subject or question.name.removesuffix(f", {question.load}")
     doubt = "" if outcome.is_different else f"; {outcome.verdict}"
+    doubt += (
+        f" (second pass: {second.verdict})"
+        if second and second.is_measured and second.verdict is not outcome.verdict
+        else ""
+    )
     doubt += "" if question.is_primary else "; exploratory"
     return f"{against}{subject[:1].upper()}{subject[1:]}: {cells['figure']} {cells['difference']}, {cells['values']}{doubt}."
 
@@ -256,24 +271,24 @@ def agreement_text() -> str:
 def agreement_lines(passes: Sequence[tuple[Outcome, Outcome]]) -> list[str]:
     """Return a sentence about comparisons that both passes measured, and a Markdown table of them."""
     rows = [f"| notebook | comparison | {REFERENCE} | {SECOND_PASS} | overlap |", "|---|---|---|---|---|"]
-    words = []
+    words, repeated = [], 0
     for a, b in passes:
         is_opposite = a.is_different and b.is_different and (a.effect > 0) != (b.effect > 0)
         word = "yes" if a.low <= b.high and b.low <= a.high else "opposite" if is_opposite else "no"
         words += [word] if a.decides or b.decides else []
+        repeated += a.verdict is b.verdict and (a.decides or b.decides)
         cells = a.comparison.family[:2], a.comparison.name, _effect(a), _effect(b), word
         rows.append(f"| {' | '.join(cells)} |")
     sentence = (
-        f"At least one pass decides {len(words)} comparisons: the intervals of both passes overlap in {words.count('yes')} "
-        f"of them, and {words.count('opposite')} differ in opposite directions."
+        f"At least one pass decides {len(words)} comparisons. The second repeats {repeated} of their verdicts; the "
+        f"intervals overlap in {words.count('yes')}, and {words.count('opposite')} differ in opposite directions."
     )
     return [sentence if words else "Neither pass decides a comparison that both measured.", "", *rows]
 
 
 def _effect(outcome: Outcome) -> str:
-    """Return an effect with its interval; starred where there is more to it than no difference found."""
-    mark = "" if outcome.verdict is Verdict.NOT_FOUND else "*"
-    return f"{mark}{outcome.effect:+z.1%} [{outcome.low:+z.1%}, {outcome.high:+z.1%}]{mark}"
+    """Return an effect with its interval and verdict."""
+    return f"{outcome.effect:+z.1%} [{outcome.low:+z.1%}, {outcome.high:+z.1%}], {outcome.verdict}"
 
 
 if __name__ == "__main__":

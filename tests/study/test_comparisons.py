@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 import pytest
@@ -152,7 +152,8 @@ def test_servers_are_started_anew_between_rounds_of_visits(declare, tmp_path):
     """Not before the first, and not where nothing is left to measure; a server that died comes back."""
     found, run, once, said = declare(DATA), opened(tmp_path / "run"), opened(tmp_path / "once"), []
 
-    def restarted():
+    def restarted(start):
+        assert start == len(said) + 2
         said.append(sum(record["status"] == "ok" for record in load_records(run.directory)))
         return run
 
@@ -161,6 +162,39 @@ def test_servers_are_started_anew_between_rounds_of_visits(declare, tmp_path):
             measure_comparisons(run, found.pairs[:2], SIZES, restarted=restarted)
         measure_comparisons(once, found.pairs[:1], replace(SIZES, starts=1), restarted=restarted)
     assert said == [2, 4], "after each round of both comparisons; never where one start is asked for"
+
+
+def test_a_visit_mirrors_the_one_before_and_a_pass_has_its_own_order(declare, tmp_path, monkeypatch):
+    """What favours the side that starts, warms up or has its turn first is no part of a comparison."""
+    found, events, reach = declare(DATA), [], measure.reach
+    pairs, drawn = found.pairs[:1], []
+
+    def reached(run, side, *more):
+        events.append(("start", side.name))
+        return reach(run, side, *more)
+
+    def noting(backend, url, *, delay_ms):
+        turn = ("turn", "slow" if delay_ms == 20 else "fast")
+        return Dummy(delay_of=lambda number: events.append(turn) or delay_ms)
+
+    monkeypatch.setattr(measure, "reach", reached)
+    monkeypatch.setattr(measure, "adapter", noting)
+    for name in ("first", "second"):
+        run, orders = replace(opened(tmp_path / name), name=name), []
+        for visits in (1, 2):
+            with run.store:
+                measure_comparisons(run, pairs, replace(SIZES, visits=visits))
+            orders.append([event for event, _ in groupby(events)])
+            events.clear()
+        others = {"slow": "fast", "fast": "slow"}
+        assert [(kind, others[side]) for kind, side in orders[0]] == orders[1]
+        assert orders[0][:2] == [("start", "slow"), ("start", "fast")]
+        halved = outcomes.read_comparisons(run, "06", declared=found)["halved, one"]
+        assert max(halved.comparison.observed.visit_means) < -0.5, "its sides are those declared"
+        empty = replace(run, store=opened(tmp_path / "none").store)
+        rounds = [pair.name for _, pair in measure.missing_visits(empty, found.pairs[:2] * 9, SIZES)]
+        drawn.append((rounds, [record["result"]["seed"] for record in load_records(run.directory)]))
+    assert drawn[0][0] != drawn[1][0] and not {*drawn[0][1]} & {*drawn[1][1]}
 
 
 def test_the_two_processes_of_a_null_change_places(declare, tmp_path, monkeypatch):
@@ -443,7 +477,9 @@ def test_two_passes_agree_where_their_intervals_overlap(planted):
         return replace(outcome, effect=outcome.effect + by, low=outcome.low + by, high=outcome.high + by)
 
     text, _, *rows = agreement_lines([(outcome, moved(1e-6)), (outcome, moved(3.0))])
-    assert "overlap in 1 of them, and 1 differ in opposite" in text
+    assert (
+        "repeats 2 of their verdicts" in text and "intervals overlap in 1, and 1 differ in opposite" in text
+    )
     assert [row.split(" | ")[-1] for row in rows[2:]] == ["yes |", "opposite |"]
 
 

@@ -54,6 +54,7 @@ def embedded_servers(
     engines: Sequence[tuple[str, str]] = (),
     exported: Mapping[str, Path] | None = None,
     timeout_s: float = 180.0,
+    triton_first: bool = False,
     progress: Callable[[str], None] | None = None,
     **render: Any,
 ) -> Iterator[Endpoints]:
@@ -69,6 +70,7 @@ def embedded_servers(
         engines: (engine, precision) of further FastAPI services, each on a free port.
         exported: return value of an earlier `export_models`, to save its ten seconds.
         timeout_s: longest wait for each server.
+        triton_first: start Triton before the FastAPI services, not after them.
         progress: called with a line of text now and then.
         **render: options of `render_repository`: `variant`, `instances`, …
 
@@ -90,21 +92,27 @@ def embedded_servers(
             exported = export_models()
         render_repository("cpu-embedded", repository, exported or {}, models=models, **render)
     with contextlib.ExitStack() as stack:
-        fastapi = None
+        fastapi, services = None, {}
+
+        def start_triton() -> None:
+            if models:
+                triton = EmbeddedTriton(
+                    repository, models, ports=ports, host=host, timeout_s=timeout_s, progress=progress
+                )
+                stack.enter_context(triton)
+
+        if triton_first:
+            start_triton()
         if service:
             fastapi = ServiceProcess(host=host, port=claimed["FastAPI"])
             stack.callback(fastapi.stop)
-        services = {}
         for engine, precision in engines:  # one after the other: each loads the model while it starts
             process = ServiceProcess(host=host, settings={"ENGINE": engine, "PRECISION": precision})
             stack.callback(process.stop)
             process.wait_until_ready(timeout_s, progress)
             services[engine, precision] = process.url
-        if models:
-            triton = EmbeddedTriton(
-                repository, models, ports=ports, host=host, timeout_s=timeout_s, progress=progress
-            )
-            stack.enter_context(triton)
+        if not triton_first:
+            start_triton()
         if fastapi:
             fastapi.wait_until_ready(timeout_s, progress)
         yield from_ports(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING
 
 from photodup.bench.load.plan import WindowPlan
+from photodup.bench.load.usage import usage
 from photodup.bench.stats.facts import Load
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 LOAD = Load("closed_loop", concurrency=8, span="prepared")
+LONGEST_FALL_S = 30  # until an unloaded model's memory has been given back
 COLUMNS = ("gpu_memory_mib", "server_memory_mib", "gpu_utilization", "gpu_power_w")
 
 
@@ -29,7 +32,7 @@ def start_alone(name: str) -> dict[str, float]:
 
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load.counters import cold_start
-    from photodup.serving.embedded import embedded_servers
+    from photodup.serving.embedded import embedded_servers, export_models
     from photodup.study.notebook.weights import payload_photos
 
     backend, earlier = parse_backend(name), set(psutil.Process().children(recursive=True))
@@ -38,6 +41,7 @@ def start_alone(name: str) -> dict[str, float]:
         service=False,
         models=[model] if model else (),
         engines=[] if model else [(backend.engine, backend.precision)],
+        exported=export_models() if model else None,  # which is no part of the start
     )
     requests: list[Callable[[], object]] = []
     with ExitStack() as stack:
@@ -49,6 +53,24 @@ def start_alone(name: str) -> dict[str, float]:
         columns = cold_start(start, lambda: requests[0]())
         processes = set(psutil.Process().children(recursive=True)) - earlier
         return columns | {"memory_mib": sum(p.memory_full_info().pss for p in processes) / 2**20}
+
+
+def memory(page: str, when: str, *, is_falling: bool = False) -> dict[str, float]:
+    """Return the memory columns of a server by its metrics page, with `when` at the end of their names.
+
+    Args:
+        is_falling: a model was unloaded, and its memory is given back later: wait until no more has been for three seconds.
+    """
+    readings: list[dict[str, float]] = []
+    while len(readings) < LONGEST_FALL_S:
+        with usage(page) as columns:
+            pass
+        readings.append({f"{name}_{when}": columns[name] for name in COLUMNS[:2] if name in columns})
+        earlier = readings[-4:-3] if is_falling else readings
+        if earlier and all(readings[-1].get(name, mib) > 0.99 * mib for name, mib in earlier[0].items()):
+            break
+        time.sleep(1.0)
+    return readings[-1]
 
 
 def memory_by_model(
@@ -69,16 +91,10 @@ def memory_by_model(
     """
     from photodup.bench.backends.adapters import adapter
     from photodup.bench.load.counters import cold_start
-    from photodup.bench.load.usage import usage
     from photodup.bench.load.window import measure
     from photodup.serving.triton.control import load_triton_model, nothing_loaded, unload_triton_model
     from photodup.study.notebook.points import N_PHOTOS
     from photodup.study.notebook.weights import payload_photos
-
-    def now(page: str, when: str) -> dict[str, float]:
-        with usage(page) as columns:
-            pass
-        return {f"{name}_{when}": columns[name] for name in COLUMNS[:2] if name in columns}
 
     grpc_url, page = run.endpoints.triton_grpc, run.endpoints.metrics_url(backends[0])
     if page is None:
@@ -87,14 +103,14 @@ def memory_by_model(
     with nothing_loaded(grpc_url):
         for name in backends:
             backend = parse_backend(name)
-            row: dict[str, float | str] = {"backend": name, **now(page, "before")}
+            row: dict[str, float | str] = {"backend": name, **memory(page, "before", is_falling=True)}
             client = adapter(backend, run.address_of(backend))
             with closing(client.open()) as connection:
                 row |= cold_start(
                     partial(load_triton_model, grpc_url, backend.triton_model),
                     partial(connection.request, client.prepare(payload_photos(1))),
                 )
-            row |= now(page, "loaded")
+            row |= memory(page, "loaded")
             with usage(page) as columns:
                 window = measure(client, payload_photos(N_PHOTOS), LOAD, plan)
             unload_triton_model(grpc_url, backend.triton_model)

@@ -12,6 +12,7 @@ import httpx
 import psutil
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from support.command import running
 from support.figures import measure_figure
 from support.service import until
 
@@ -23,7 +24,7 @@ from photodup.bench.stats.facts import Load
 from photodup.serving.endpoints import DEPLOYED, from_ports
 from photodup.serving.service.stages import GpuCollector
 from photodup.serving.triton.control import nothing_loaded
-from photodup.study.model_memory import memory_by_model
+from photodup.study.model_memory import memory, memory_by_model
 from photodup.study.notebook.run import Run
 
 SHORT = {"plan": WindowPlan(1.2, 1, warmup_requests=1), "visits": 1, "is_checked": False}
@@ -135,6 +136,27 @@ def test_memory_is_told_with_one_model_loaded_at_a_time(tmp_path: Path, tiny_tri
         assert row["ready_s"] > 0 and row["first_answer_ms"] > 0 and row["tenth_answer_ms"] > 0
     jpeg = measure_figure(run, "triton-onnx-fp32-http-jpeg", LOAD, label="again", **SHORT)
     assert jpeg["status"] == "ok", "every model is loaded again"
+
+
+LETS_GO = """
+import http.server, threading, time
+held = [b"x" * (64 << 20) for _ in range(3)]
+def give_back():
+    while held:
+        time.sleep(1.5)
+        held.pop()
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+print(server.server_port, flush=True)
+threading.Thread(target=give_back, daemon=True).start()
+server.serve_forever()
+"""
+
+
+def test_memory_before_a_load_is_read_when_an_unloaded_models_has_been_given_back() -> None:
+    with running([sys.executable, "-u", "-c", LETS_GO]) as server:
+        page = f"http://127.0.0.1:{int(server.stdout.readline())}/metrics"
+        at_once, later = memory(page, "loaded"), memory(page, "before", is_falling=True)
+        assert later["server_memory_mib_before"] < at_once["server_memory_mib_loaded"] - 150
 
 
 def no_power(device):

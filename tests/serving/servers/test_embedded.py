@@ -9,6 +9,7 @@ import textwrap
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 from support.command import running
@@ -16,6 +17,7 @@ from support.images import photo
 from support.service import as_files, until
 from support.triton import executions, infer, needs_triton, render_tiny
 
+from photodup.bench.load.usage import listening_pid
 from photodup.core.errors import PhotodupError
 from photodup.core.settings import variables
 from photodup.embedding.engines.encoder import load_model
@@ -36,7 +38,7 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path) -> None:
         from pathlib import Path
         from photodup.serving.embedded import embedded_servers
         from photodup.serving.endpoints import save_endpoints
-        with embedded_servers(models=["emulated_zero"], progress=print) as found:
+        with embedded_servers(models=["emulated_zero"], triton_first=True, progress=print) as found:
             save_endpoints(found, Path({str(tmp_path / "found.yaml")!r}))
             print("READY", flush=True)
             time.sleep(120)
@@ -57,6 +59,11 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path) -> None:
             "triton-emulated-zero-fp32-http-fp32",
             "triton-emulated-zero-fp32-grpc-fp32",
         }
+        started = {
+            name.partition("-")[0]: psutil.Process(listening_pid(url)).create_time()
+            for name, url in found.backends.items()
+        }
+        assert started["triton"] < started["fastapi"]
         ports = {int(url.removesuffix("/metrics").rsplit(":", 1)[1]) for url in found.metrics.values()}
         ports |= {int(url.rsplit(":", 1)[1]) for url in found.backends.values()}
         assert len(ports) == 4

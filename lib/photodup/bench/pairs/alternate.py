@@ -161,9 +161,10 @@ class Visit:
             raise ValueError("side, half and latency_ms differ in length")
         return replace(visit, errors=[escaped(error) for error in visit.errors])
 
-    def against(self, other: int) -> "Visit":
-        """Return this visit with two of its sides: the first, and `other` as index 1."""
-        pair, is_of_pair = (0, other), np.isin(self.side, (0, other))
+    def against(self, other: int, first: int = 0) -> "Visit":
+        """Return this visit with two of its sides: `first` as index 0, and `other` as index 1."""
+        pair = (first, other)
+        is_of_pair = np.isin(self.side, pair)
         lists: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else [column[side] for side in pair]
             for name in ("n_failed", "errors", "alone", "carried_over")

@@ -7,6 +7,7 @@ interrupted pass goes on with the visits that are missing; a visit that was inte
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -102,6 +103,11 @@ def visit_sides(
     return measure_visit(live, photos, load, plan, seed=seed, serve=serve)
 
 
+def seed_of(run: Run, number: int) -> int:
+    """Return the seed of a run's number, such as a visit's: passes under other names have other orders."""
+    return zlib.crc32(f"{run.name} {number}".encode())
+
+
 def visit_key(pair: Pair) -> str:
     """Return the readable name of the records of a pair's visits."""
     return f"visit-{pair.name}"
@@ -146,7 +152,7 @@ def missing_visits(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> list[tuple[
     """
     visits = []
     for number in range(1, sizes.visits + 1):
-        drawn = random.Random(number).sample(pairs, len(pairs))
+        drawn = random.Random(seed_of(run, number)).sample(pairs, len(pairs))
         first = {(pair.a, pair.b): place for place, pair in reversed([*enumerate(drawn)])}
         places = {p: first[p.a, p.b] if p.a.server else place for place, p in enumerate(drawn)}
         for pair in sorted(drawn, key=places.__getitem__):
@@ -165,16 +171,16 @@ def measure_comparisons(
     pairs: Sequence[Pair],
     sizes: Sizes,
     *,
-    restarted: Callable[[], Run] | None = None,
+    restarted: Callable[[int], Run] | None = None,
 ) -> None:
     """Measure and record every visit of the comparisons that the run has no record of.
 
     Args:
         pairs: comparisons and nulls, in any order; they are visited in a random one, anew in each round of visits.
         sizes: how much of each.
-        restarted: ends the run's servers and returns the run with new ones. It is called between two rounds of visits, as
-            often as the sizes say, so that what differs from process to process is in the data; without it one start serves
-            all visits.
+        restarted: ends the run's servers and returns the run with new ones; its argument is the number of the start. It is
+            called between two rounds of visits, as often as the sizes say, so that what differs from process to process is
+            in the data; without it one start serves all visits.
     """
     visits = missing_visits(run, pairs, sizes)
     last_start = 0
@@ -184,7 +190,7 @@ def measure_comparisons(
             start = (number - 1) * (sizes.starts or sizes.visits) // sizes.visits + 1
             if last_start and restarted and start != last_start:
                 servers.close()
-                sides = ReadySides(restarted(), servers)
+                sides = ReadySides(restarted(start), servers)
             last_start = start
             measure = partial(sides.measure, pair, number, sizes)
             config = visit_config(pair, number)
@@ -208,29 +214,37 @@ class ReadySides:
         self.servers.callback(self.server_pair.close)
 
     def measure(self, pair: Pair, visit: int, sizes: Sizes) -> Columns:
-        """Measure one visit of a pair; return the record's columns."""
-        sides, plan, serve = (pair.a, pair.b), sizes.plan, None
+        """Measure one visit of a pair; return the record's columns.
+
+        The second of two visits mirrors the first, so that no side is favoured by its place: what started and had its turn
+        first comes last. Of a null, the two processes change places and nothing is turned back: it asks how much a place
+        favours, and by how much the processes differ widens its interval.
+        """
+        is_mirrored, plan, serve = visit % 2 == 0, sizes.plan, None
+        seed = seed_of(self.run, (visit + 1) // 2)
+        first, second = (pair.b, pair.a) if is_mirrored else (pair.a, pair.b)
+
+        def record(measured: Visit) -> Columns:
+            return (measured.against(0, 1) if is_mirrored and not pair.is_null else measured).as_record()
+
         if not (pair.is_primary or pair.is_null):
             plan = replace(plan, palindromes=1)
         if pair.a.server and pair.b.server:
-            with self.server_pair.sides(pair.a, pair.b, visit) as live:
-                return measure_visit(live, (), pair.load, plan, seed=visit).as_record()
+            with self.server_pair.sides(first, second, visit) as live:
+                return record(measure_visit(live, (), pair.load, plan, seed=seed))
+        sides = [first, second]
         if any(side.settings for side in sides) and not _has_models(self.run, *sides):
-            serve = lambda side: with_settings(self.run, (pair.a, pair.b)[side])  # noqa: E731
+            serve = lambda side: with_settings(self.run, (first, second)[side])  # noqa: E731
             plan = replace(plan, palindromes=1, block_s=max(plan.block_s, SERVED_BLOCK_S))
-            sides = (replace(pair.a, settings=()), replace(pair.b, settings=()))
-        a, b = self.ready(sides[0], False), self.ready(sides[1], pair.is_null)
-        if pair.is_null and visit % 2 == 0:
-            # Two processes of one configuration differ by 1 to 5% for as long as they live. A null asks whether a side is
-            # favoured by its place, so the processes change places; by how much they differ widens its interval.
-            a, b = b, a
+            sides = [replace(side, settings=()) for side in sides]
+        ready = [self.ready(side, pair.is_null and side.label == pair.b.label) for side in sides]
         if not pair.link:
-            return visit_sides((a, b), pair.load, plan, visit, serve).as_record()
+            return record(visit_sides(ready, pair.load, plan, seed, serve))
         with Link(pair.link) as link:
-            far = [replace(side, url=link.url(side.url or "")) for side in (a, b)]
+            far = [replace(side, url=link.url(side.url or "")) for side in ready]
             is_grpc = any(side.backend.protocol == "grpc" for side in far)
-            measure = partial(visit_sides, far, pair.load, plan, visit)
-            columns = link.measure_far(measure, in_own_process=is_grpc).as_record()
+            measure = partial(visit_sides, far, pair.load, plan, seed)
+            columns = record(link.measure_far(measure, in_own_process=is_grpc))
             return columns | {"link_late": link.invalid_because()}
 
     def ready(self, side: Side, is_second: bool) -> SideAddress:

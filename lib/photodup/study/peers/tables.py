@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from photodup.bench.stats.comparison import Outcome, Verdict
-from photodup.bench.stats.sentence import number, row
+from photodup.bench.stats.sentence import number, percent, row
 from photodup.bench.verify.checks import NOT_ASKED, RIGHT, TOLERATED
 from photodup.serving.check import join_names
 from photodup.study.peers.alone import RECOVERY_LIMIT_S, ByServer
@@ -75,13 +75,16 @@ def faults(verified: ByServer) -> list[str]:
     return [f"{sentence} ({join_names(labels)})" for sentence, labels in findings.items()]
 
 
-def answer(fp32: Mapping[str, Outcome], fastest: Mapping[str, Outcome], verified: ByServer) -> str:
+def answer(
+    fp32: Mapping[str, Outcome], fastest: Mapping[str, Outcome], verified: ByServer, precision: str = "FP32"
+) -> str:
     """Return the answer: who is faster than ours and who slower, in FP32 and at its fastest, and whose answers are faulty.
 
     Args:
         fp32, fastest: the outcomes of both families.
+        precision: of the others at their fastest.
     """
-    lines = [_standing("In FP32", fp32), _standing("At their fastest", fastest)]
+    lines = [_standing("In FP32", fp32), _standing(f"In {precision}", fastest)]
     lines.append(refused({**fp32, **fastest}))
     if not any(lines):
         lines = ["No servers were compared in this run."]
@@ -97,7 +100,10 @@ def refused(outcomes: Mapping[str, Outcome]) -> str:
 
 
 def _standing(words: str, outcomes: Mapping[str, Outcome]) -> str:
-    """Say which servers of a family are faster than ours and which slower; where all are slower, how near the nearest is."""
+    """Say which servers of a family are faster than ours and which slower, and how many comparisons do not tell.
+
+    Where all are slower, say how near the nearest is.
+    """
     measured = [outcome for outcome in outcomes.values() if outcome.is_measured]
     if not measured:
         return ""
@@ -109,8 +115,15 @@ def _standing(words: str, outcomes: Mapping[str, Outcome]) -> str:
         nearest = min(slower, key=lambda outcome: abs(outcome.effect))
         by = f"{nearest.comparison.label_b}, {nearest.metric.words} {row(nearest)['difference']}"
         return f"{words} all are slower than {ours}; the nearest: {by}."
-    also = f"; slower: {_servers(slower)}" if slower else ""
-    return f"{words} {_servers(faster) or 'no server'} is measurably faster than {ours}{also}."
+    equal = [outcome for outcome in measured if outcome.verdict is Verdict.EQUAL]
+    widths = [o.excludes_beyond for o in measured if o.verdict is Verdict.NOT_FOUND]
+    groups = {"faster": faster, "slower": slower, "equal": equal}
+    clauses = [f"{word}: {_servers(some)}" for word, some in groups.items() if some]
+    if widths:
+        clauses.append(
+            f"undecided: {len(widths)} of {len(measured)} (within {percent(min(widths))} to {percent(max(widths))})"
+        )
+    return f"{words}, against {ours}, {'; '.join(clauses)}."
 
 
 def _servers(outcomes: Iterable[Outcome]) -> str:

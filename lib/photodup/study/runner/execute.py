@@ -211,9 +211,9 @@ def _measure_comparisons(
     def opened() -> Run:
         return open_run(name, where, strict=True)
 
-    def restarted() -> Run:
+    def restarted(start: int) -> Run:
         here.close()
-        start_servers(here, name, pairs)
+        start_servers(here, name, pairs, is_reversed=start % 2 == 0)
         return opened()
 
     if pairs or endpoints:

@@ -20,7 +20,7 @@ EMULATED = tuple(
 _SERVED_ANYWAY = ("pytorch", "fp32")  # by the FastAPI service of every study
 
 
-def start_servers(stack: ExitStack, name: str, pairs: Collection[Pair]) -> Path:
+def start_servers(stack: ExitStack, name: str, pairs: Collection[Pair], *, is_reversed: bool = False) -> Path:
     """Start FastAPI and Triton with all that the comparisons need; return the endpoints file.
 
     A precision that this processor cannot compute is left out. Its comparisons then take other sides, or say why not.
@@ -28,6 +28,7 @@ def start_servers(stack: ExitStack, name: str, pairs: Collection[Pair]) -> Path:
     Args:
         stack: ends the servers.
         name: of the run.
+        is_reversed: start in the reverse order, Triton before the services.
     """
     from photodup.serving.embedded import MODELS, embedded_servers
     from photodup.serving.endpoints import save_endpoints
@@ -40,7 +41,10 @@ def start_servers(stack: ExitStack, name: str, pairs: Collection[Pair]) -> Path:
     compared = sorted({b.triton_model for b in backends if b.server == "triton"} - {*MODELS, *EMULATED})
     print(f"Starting {1 + len(services)} FastAPI services and Triton on this machine", flush=True)
     models = (*MODELS, *EMULATED, *compared)
-    running = embedded_servers(models=models, engines=sorted(services), exported=exported, timeout_s=600.0)
+    engines = sorted(services, reverse=is_reversed)
+    running = embedded_servers(
+        models=models, engines=engines, exported=exported, timeout_s=600.0, triton_first=is_reversed
+    )
     path = project_root() / "build" / f"endpoints-{name}.yaml"
     save_endpoints(stack.enter_context(running), path)
     return path

@@ -114,6 +114,13 @@ def test_anatomy(notebook):
     assert faults(notebook) == []
 
 
+def test_notebooks_name_each_other_by_the_beginning_of_their_titles(notebook):
+    titles = {p.name: nbformat.read(p, as_version=4).cells[0].source.removeprefix("# ") for p in NUMBERED}
+    prose = " ".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    links = re.findall(r"\[(\d\d · [^]]+)\]\((\d\d_\w+\.ipynb)\)", prose)
+    assert links and [name for name, file in links if not titles[file].startswith(name)] == []
+
+
 def test_anatomy_check_sees_planted_faults():
     good = nbformat.read(TEMPLATE, as_version=4)
 

@@ -426,8 +426,8 @@ def test_the_first_answers_of_a_block_count_for_nobody():
             time.sleep(0.02 if left > 0 else 0.002)
             return super().request(prepared)
 
-    disturbed = visit(Disturbed(0.0), Disturbed(0.0))
-    assert np.median(disturbed.latency_ms) < 10
+    disturbed = visit(Disturbed(0.0), Disturbed(0.0), alone_s=0.01)
+    assert np.median(disturbed.latency_ms) < 10 and max(disturbed.alone) < 10
 
 
 def test_one_side_alone_is_visited_too():

@@ -212,13 +212,15 @@ def test_the_opening_cell_shows_the_computed_answer_the_figure_and_the_sections(
     assert "**Answer** (reference run). 42 of them\n\n**Needs**" in opening.source
     assert "attachments" not in opening
     figure = new_code_cell("draw()", metadata={"tags": ["figure"], "jupyter": {"source_hidden": True}})
-    figure.outputs = [new_output("display_data", data={"image/png": PIXEL})]
+    shown = {"metadata": {"image/png": {"alt": "It is 42"}}, "data": {"image/png": PIXEL}}
+    figure.outputs = [new_output("display_data", **shown)]
     notebook.cells += [new_markdown_cell("## What it is\n\nText."), figure]
     nbformat.write(notebook, path)
     write_opening(notebook)
     write_opening(notebook)
     page = render_notebook(path, "mine")
-    assert opening.source.count("](attachment:answer.png)\n\n**Needs**") == 1
+    assert opening.source.count("![It is 42](attachment:answer.png)\n\n**Needs**") == 1
+    assert page.count('alt="It is 42"') == 2, "the finding is the alternative text"
     assert opening.source.count("**Contents** [What it is](#What-it-is)") == 1
     assert opening.attachments["answer.png"]["image/png"]
     assert "(run mine). 42 of them" in page, "a page of another run does not quote the reference run"

@@ -343,6 +343,7 @@ def measure_visit(
 
 def _without_the_others(sides: Sequence[LiveSide], load: Load, plan: VisitPlan) -> Columns:
     """Measure each side alone: its median, and how much processor time the other sides' servers use meanwhile."""
+    skipped, counted = plan.answers(load)  # as in turns, where requests are spread first
     alone: list[float | None] = []
     carried_over: list[float | None] = [None for _ in sides]
 
@@ -351,7 +352,7 @@ def _without_the_others(sides: Sequence[LiveSide], load: Load, plan: VisitPlan) 
 
     for index, side in enumerate(sides):
         before, begun = cpu_s(), clock()
-        answers = side.run_block(load, plan.alone_s, skipped=0, counted=3)
+        answers = side.run_block(load, plan.alone_s, skipped=skipped, counted=counted)
         after, seconds = cpu_s(), clock() - begun
         alone.append(float(np.median([latency_ms for _, latency_ms in answers])) if answers else None)
         for idle, (first, last) in enumerate(zip(before, after, strict=True)):

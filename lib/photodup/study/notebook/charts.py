@@ -104,7 +104,16 @@ def finding(figure: Figure, text: str) -> Figure:
     """Write over a figure what it shows, in one sentence; return it. A panel's title says what was measured."""
     lines = textwrap.fill(text, int(8.6 * figure.get_figwidth()))
     figure.suptitle(lines, x=0.01, ha="left", fontweight="bold")
+    if shell := running_shell():
+        shell.display_formatter.formatters["image/png"].for_type(type(figure), _with_alternative)
     return figure
+
+
+def _with_alternative(figure: Figure) -> tuple[str, dict[str, str]]:
+    """Return what a notebook shows of a figure, with its finding as the alternative text."""
+    from IPython.core.pylabtools import print_figure
+
+    return print_figure(figure, base64=True), {"alt": " ".join(figure.get_suptitle().split())}
 
 
 def save(figure: Figure, run: Run, name: str) -> Path:

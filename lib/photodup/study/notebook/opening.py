@@ -31,9 +31,12 @@ def write_opening(notebook: nbformat.NotebookNode, run: str = REFERENCE) -> None
     opening = notebook.cells[0]
     source = "reference run" if run == REFERENCE else f"run {run}"
     answer = printed_answer(notebook).replace("<", "&lt;")  # prose is shown as HTML
-    picture = answer_figure(notebook)
-    under = next((text for cell, text in with_headings(notebook.cells) if is_tagged(cell, "figure")), "")
-    image = f"\n\n![Figure: {under}](attachment:{FIGURE})" if picture else ""
+    picture, shown = answer_figure(notebook), with_headings(notebook.cells)
+    outputs = (
+        (o, text) for cell, text in shown if is_tagged(cell, "figure") for o in cell.get("outputs", [])
+    )
+    texts = (alternative(output, text) for output, text in outputs if "image/png" in output.get("data", {}))
+    image = f"\n\n![{next(texts)}](attachment:{FIGURE})" if picture else ""
     opening.source = _PART.sub(lambda m: f"{m.group(1)}({source}). {answer}{image}", opening.source, count=1)
     opening.pop("attachments", None)
     if picture:
@@ -42,13 +45,18 @@ def write_opening(notebook: nbformat.NotebookNode, run: str = REFERENCE) -> None
 
 
 def with_headings(cells: Iterable[Any]) -> Iterator[tuple[Any, str]]:
-    """Yield each cell with the heading that it stands under, an alternative text for its figures."""
+    """Yield each cell with the heading that it stands under."""
     heading = ""
     for cell in cells:
         if cell.cell_type == "markdown":
             titles = [line.lstrip("# ") for line in cell.source.splitlines() if line.startswith("#")]
             heading = titles[-1] if titles else heading
         yield cell, heading
+
+
+def alternative(output: Any, heading: str) -> str:
+    """Return the alternative text of a figure: its finding (`charts.finding`), else the heading that it stands under."""
+    return output.get("metadata", {}).get("image/png", {}).get("alt") or f"Figure: {heading}"
 
 
 def is_png(encoded: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 from photodup.core.pages import render_page
 from photodup.core.paths import project_root
 from photodup.study.notebook.files import read_notebook
-from photodup.study.notebook.opening import is_png, with_headings, write_opening
+from photodup.study.notebook.opening import alternative, is_png, with_headings, write_opening
 
 _TAGS = frozenset(
     """a abbr b blockquote br caption code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre s small
@@ -137,7 +137,11 @@ def _output(output: Any, heading: str) -> str:
     data = output.data
     if "image/png" in data:
         png = "".join(str(data["image/png"]).split())
-        return f'<img alt="Figure: {html.escape(heading)}" src="{_PNG}{png}">' if is_png(png) else ""
+        return (
+            f'<img alt="{html.escape(alternative(output, heading))}" src="{_PNG}{png}">'
+            if is_png(png)
+            else ""
+        )
     if "text/html" in data:
         return f'<div class="scroll">{_safe(data["text/html"])}</div>'
     if "text/markdown" in data:

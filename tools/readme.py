@@ -121,7 +121,8 @@ def decision_table() -> Iterator[str]:
     yield ""
     yield (
         f"Measured on {machine}, weights `{machine.model.pretrained}`. Prices assume {price:.2f} USD an hour and eight "
-        "requests in flight, the client on the same cores. Intervals are at Holm's level; *exploratory* ones, at 95%, are not corrected."
+        "requests in flight, the client on the same cores. Intervals are at Holm's level; *exploratory* ones, at 95%, are "
+        "not corrected."
     )
     gpu = read_run(folder_of(GPU_RUN))
     on_gpu, turned = read_comparisons(gpu), ("two instances against one, four", "JPEG against tensor, one")

@@ -87,7 +87,8 @@ def findings_blocks() -> Iterator[str]:
         yield f"**{heading}** {answers[stem]} ([{stem[:2]}](notebooks/{stem}.ipynb))"
         path = f"results/{REFERENCE}/figures/{figure}.png"
         if (project_root() / path).is_file():
-            yield f"![{heading}]({path})"
+            opening = read_notebook(project_root() / "notebooks" / f"{stem}.ipynb").cells[0].source
+            yield f"![{opening.partition('![')[2].partition('](')[0]}]({path})"
 
 
 def decisions() -> dict[str, Any]:
@@ -110,7 +111,7 @@ def decision_table() -> Iterator[str]:
             notebook, rate = name["notebook"], 0.0
             reason = name["text"].format(**pods_under(name["manifests"]))
         elif name in places:
-            notebook, rate = places[name], _rate(compared, *line["cost"])
+            notebook, rate = places[name], _rate(compared, *line["cost"]) if "cost" in line else 0.0
             reason = _reason(compared[name], line["better"], line.get("what", ""), second.outcomes.get(name))
         else:
             raise PhotodupError(f"decisions.yaml: {name!r} is no comparison of comparisons.yaml.")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,15 +106,16 @@ def finding(figure: Figure, text: str) -> Figure:
     lines = textwrap.fill(text, int(8.6 * figure.get_figwidth()))
     figure.suptitle(lines, x=0.01, ha="left", fontweight="bold")
     if shell := running_shell():
-        shell.display_formatter.formatters["image/png"].for_type(type(figure), _with_alternative)
+        formatter = shell.display_formatter.formatters["image/png"]
+        draw = formatter.type_printers.get(type(figure))
+        if draw and getattr(draw, "func", None) is not _with_alternative:
+            formatter.for_type(type(figure), partial(_with_alternative, draw))
     return figure
 
 
-def _with_alternative(figure: Figure) -> tuple[str, dict[str, str]]:
+def _with_alternative(draw: Callable[[Figure], str], figure: Figure) -> tuple[str, dict[str, str]]:
     """Return what a notebook shows of a figure, with its finding as the alternative text."""
-    from IPython.core.pylabtools import print_figure
-
-    return print_figure(figure, base64=True), {"alt": " ".join(figure.get_suptitle().split())}
+    return draw(figure), {"alt": " ".join(figure.get_suptitle().split())}
 
 
 def save(figure: Figure, run: Run, name: str) -> Path:

@@ -124,11 +124,12 @@ def test_each_verdict_has_its_sentence():
 def test_what_is_refused_has_its_reason_and_counts_in_its_family(seen, others, because):
     refused = question(seen, "refused", is_primary=True, **others)
     members = [question(observed(0.1), str(i), is_primary=True) for i in range(2)]
-    first, *rest = comparison.compare_all([refused, *members])
+    for was_tried, size in ((False, 2), (True, 3)):  # what a run left out widens nothing
+        first, *rest = comparison.compare_all([replace(refused, was_tried=was_tried), *members])
+        assert max(outcome.confidence for outcome in rest) == 1 - 0.05 / size
     was_measured = "carried_over" in others
     assert (first.verdict is comparison.Verdict.REFUSED) == was_measured and because in first.reason
     assert not first.is_measured and not first.decides
-    assert max(outcome.confidence for outcome in rest) == 1 - 0.05 / 3
     assert judged(observed(0.1), carried_over=0.01).is_measured
 
 

@@ -14,26 +14,27 @@ from photodup.embedding.backends import (
     ENGINES,
     PRECISIONS,
     PROTOCOLS,
-    WIRES,
     Backend,
     backend_of,
     backend_of_model,
     engine_family,
     parse_backend,
+    wires_of,
 )
 from photodup.embedding.client.embedder import connect
 from photodup.serving.endpoints import load_endpoints
 
 WORD = st.text("abcrtx0149", min_size=1, max_size=6)
+MODELS = [wire for wire in wires_of("triton") if wire != "json"]  # each has a model of its own
 GPU = WORD | st.tuples(WORD, WORD).map("-".join)
 
 
 @st.composite
 def backends(draw):
-    server = draw(st.sampled_from(sorted({*WIRES} - {"peer"})))  # which no name means
+    server = draw(st.sampled_from(sorted({*PROTOCOLS} - {"peer"})))  # which no name means
     engine = st.sampled_from(ENGINES)
     engine = draw(engine | GPU.map("emulated-{}".format) if server == "triton" else engine)
-    wire = draw(st.sampled_from(WIRES[server]))
+    wire = draw(st.sampled_from(wires_of(server)))
     protocol = "http" if wire == "json" else draw(st.sampled_from(PROTOCOLS[server]))
     return Backend(server, engine, draw(st.sampled_from(PRECISIONS)), protocol, wire)
 
@@ -42,9 +43,8 @@ def backends(draw):
 def test_a_name_is_its_parts(backend):
     assert parse_backend(backend.name) == backend == parse_backend(backend)
     assert str(backend) == backend.name == backend.columns()["backend"]
-    assert [v for k, v in backend.columns().items() if k != "backend" and v] == [
-        *filter(None, (backend.server, backend.engine, backend.precision, backend.protocol, backend.wire))
-    ]
+    parts = backend.server, backend.engine, backend.precision, backend.protocol, backend.wire
+    assert [v for k, v in backend.columns().items() if k != "backend" and v] == [*filter(None, parts)]
 
 
 @pytest.mark.parametrize(("written", "name"), [
@@ -80,7 +80,7 @@ def test_no_object_can_hold_what_no_name_says(part):
 
 def test_what_computes_otherwise_is_another_model_of_triton():
     """One model for two of them would answer a question about one with the other."""
-    parts = itertools.product((*ENGINES, "emulated-a100"), PRECISIONS, ("fp32", "fp16", "uint8", "jpeg"))
+    parts = itertools.product((*ENGINES, "emulated-a100"), PRECISIONS, MODELS)
     models = [Backend("triton", e, precision, "http", wire).triton_model for e, precision, wire in parts]
     assert len(set(models)) == len(models)
     assert [backend_of_model(model).triton_model for model in models] == models
@@ -98,19 +98,14 @@ def test_what_computes_otherwise_is_another_model_of_triton():
         assert backend.triton_model == model
         if model and backend.wire != "json":
             assert backend_of_model(model) == replace(backend, protocol="http")
-    for model in (
-        "openclip_vit_b32_preprocess",
-        "openclip_vit_b32_onnx",
-        "openclip_vit_b32_trt_half",
-        "resnet50",
-    ):
-        assert backend_of_model(model) is None, model
+    for model in ("preprocess", "onnx", "trt_half"):
+        assert backend_of_model(f"openclip_vit_b32_{model}") is backend_of_model("resnet50") is None, model
 
 
-@given(GPU, st.sampled_from(["fp32", "fp16", "uint8", "jpeg"]))
+@given(GPU, st.sampled_from(MODELS))
 def test_an_emulated_gpu_is_known_by_its_model(gpu, wire):
     backend = backend_of(f"emulated-{gpu}", "http", wire)
-    if "-" not in gpu or gpu.rsplit("-", 1)[1] not in WIRES["triton"]:
+    if "-" not in gpu or gpu.rsplit("-", 1)[1] not in wires_of("triton"):
         assert backend_of_model(backend.triton_model) == backend
     assert backend.emulated_device == gpu and engine_family(backend.engine) == "emulated"
     assert engine_family("onnx") == "onnx"
@@ -118,12 +113,11 @@ def test_an_emulated_gpu_is_known_by_its_model(gpu, wire):
 
 def test_an_endpoints_file_keeps_short_names_under_the_full_ones(tmp_path):
     file = tmp_path / "short.yaml"
-    file.write_text("name: short\nbackends:\n  pytorch: http://h:1\n  triton_grpc: h:2\n")
+    one = "name: short\nbackends:\n  pytorch: http://h:1\n"
+    file.write_text(one + "  triton_grpc: h:2\n")
     wanted = {"fastapi-pytorch-fp32-http-jpeg": "http://h:1", "triton-onnx-fp32-grpc-fp32": "h:2"}
     assert load_endpoints(file).backends == wanted
-    file.write_text(
-        "name: twice\nbackends:\n  pytorch: http://h:1\n  fastapi-pytorch-fp32-http-jpeg: http://h:2\n"
-    )
+    file.write_text(one + "  fastapi-pytorch-fp32-http-jpeg: http://h:2\n")
     with pytest.raises(PhotodupError, match="listed twice, with two addresses"):
         load_endpoints(file)
 

@@ -7,16 +7,35 @@ the code passes `Backend` objects.
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from photodup.core.errors import PhotodupError
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
+
+
+class Wire(NamedTuple):
+    """What is sent for an image.
+
+    Attributes:
+        servers: that take it.
+        datatype: KServe's name for what it is made of; `BYTES` are encoded images.
+        is_lossy: by default the client compresses images to small JPEGs first, which changes their embeddings a little.
+    """
+
+    servers: tuple[str, ...]
+    datatype: str = ""
+    is_lossy: bool = False
+
+
 WIRES = {
-    "fastapi": ("jpeg", "base64"),
-    "triton": ("fp32", "fp16", "uint8", "jpeg", "json"),
-    "local": ("",),
-    "peer": ("jpeg",),
+    "": Wire(("local",)),
+    "jpeg": Wire(("fastapi", "triton", "peer"), "BYTES", is_lossy=True),
+    "base64": Wire(("fastapi",), "BYTES", is_lossy=True),
+    "fp32": Wire(("triton",), "FP32"),
+    "fp16": Wire(("triton",), "FP16"),
+    "uint8": Wire(("triton",), "UINT8"),
+    "json": Wire(("triton",), "FP32"),
 }
 PROTOCOLS = {"fastapi": ("http",), "triton": ("http", "grpc"), "local": ("",), "peer": ("http",)}
 ENGINES = ("pytorch", "onnx", "trt", "openvino", "triton")
@@ -40,9 +59,16 @@ _MODEL = re.compile(
     rf"(?:openclip_vit_b32(?:_(?P<engine>{'|'.join(ENGINES)}))?(?:_(?P<precision>half|{'|'.join(PRECISIONS)}))??"
     r"|(?P<emulated>emulated_[a-z0-9]+(?:_[a-z0-9]+)*?))(?:_(?P<wire>fp16|uint8|jpeg))?"
 )
+
+
+def wires_of(server: str) -> list[str]:
+    """Return the names of the wires that a server takes."""
+    return [name for name, wire in WIRES.items() if server in wire.servers]
+
+
 _PATTERN = (
-    "local-ENGINE-PRECISION, fastapi-ENGINE-PRECISION-http-<jpeg|base64> or "
-    "triton-ENGINE-PRECISION-<http|grpc>-<fp32|fp16|uint8|jpeg> (json over http, to measure it), with the engine "
+    f"local-ENGINE-PRECISION, fastapi-ENGINE-PRECISION-http-<{'|'.join(wires_of('fastapi'))}> or "
+    f"triton-ENGINE-PRECISION-<http|grpc>-<{'|'.join(wires_of('triton'))}> (json over http alone), with the engine "
     f"one of {', '.join(ENGINES)}, emulated-GPU and the precision one of {', '.join(PRECISIONS)}; "
     "such as triton-onnx-fp32-grpc-fp32"
 )
@@ -58,7 +84,7 @@ class Backend:
         engine: what runs the graph: one of `ENGINES`, or `emulated-GPU` (behind Triton only).
         precision: what the engine computes in, one of `PRECISIONS`; not what is sent.
         protocol: `http` or `grpc`; empty in process.
-        wire: what is sent, one of `WIRES` of the server; empty in process.
+        wire: what is sent, one of `wires_of(server)`; empty in process.
 
     Raises:
         PhotodupError: there is no such combination; the message shows the pattern.
@@ -71,15 +97,13 @@ class Backend:
     wire: str = ""
 
     def __post_init__(self) -> None:
-        is_valid = (
-            self.server in WIRES
+        if not (
+            self.wire in wires_of(self.server)
             and (self.engine in ENGINES or (self.server == "triton" and self.is_emulated))
             and self.precision in PRECISIONS
             and self.protocol in PROTOCOLS[self.server]
-            and self.wire in WIRES[self.server]
             and not (self.wire == "json" and self.protocol == "grpc")
-        )
-        if not is_valid:
+        ):
             raise PhotodupError(f"{self.name!r} names no backend: use {_PATTERN}.")
 
     @property
@@ -112,9 +136,14 @@ class Backend:
         return match[1] if match else ""
 
     @property
+    def is_encoded(self) -> bool:
+        """Whether images travel encoded, not as pixels."""
+        return WIRES[self.wire].datatype == "BYTES"
+
+    @property
     def is_lossy(self) -> bool:
-        """Whether images travel encoded, not as pixels. By default the client compresses them to small JPEGs first."""
-        return self.wire in ("jpeg", "base64")
+        """Whether encoding changes the embedding a little."""
+        return WIRES[self.wire].is_lossy
 
     @property
     def triton_model(self) -> str:
@@ -178,6 +207,5 @@ def served_models(backend: str | Backend) -> list[str]:
     """Return the Triton models that count a request: the requested one, then the steps of an ensemble."""
     parsed = parse_backend(backend)
     model = parsed.triton_model
-    if parsed.wire != "jpeg":
-        return [model]
-    return [model, "openclip_vit_b32_preprocess", model.removesuffix("_jpeg") + "_uint8"]
+    steps = ["openclip_vit_b32_preprocess", model.removesuffix("_jpeg") + "_uint8"]
+    return [model, *steps] if parsed.wire == "jpeg" else [model]

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from photodup.core.addresses import grpc_address, http_address
 from photodup.core.errors import PhotodupError
 from photodup.core.files import real_path, write_atomically
-from photodup.embedding.backends import WIRES, Backend, backend_of_model, parse_backend
+from photodup.embedding.backends import Backend, backend_of_model, parse_backend, wires_of
 from photodup.serving import control_key
 
 # Triton's models in our GPU images.
@@ -232,7 +232,7 @@ def from_ports(
     metrics: dict[str, str] = {}
     services = {service: f"http://{host}:{fastapi_port}"} if fastapi_port else {}
     for (engine, precision), url in {**services, **more_services}.items():
-        for wire in WIRES["fastapi"]:
+        for wire in wires_of("fastapi"):
             backends[Backend("fastapi", engine, precision, "http", wire).name] = url
         is_usual = (engine, precision) == USUAL_SERVICE
         metrics["fastapi" if is_usual else f"fastapi-{engine}-{precision}"] = f"{url}/metrics"

@@ -13,7 +13,7 @@ from support.service import free_port
 from support.triton import tiny_embedding
 
 from photodup.core.errors import PhotodupError, ServerError
-from photodup.embedding.backends import Backend
+from photodup.embedding.backends import Backend, wires_of
 from photodup.embedding.client import embedder as client
 from photodup.embedding.client.embedder import connect
 from photodup.embedding.client.http import Patience
@@ -23,7 +23,8 @@ from photodup.embedding.imaging import ImageError, client_jpeg, decode, encode, 
 PHOTOS = [encode(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 PIXELS = np.stack([to_uint8(decode(data)) for data in PHOTOS])
 HASTY = Patience(connect_s=20, request_s=20, attempts=2, pause_s=0.01)
-TRITON = ["fp32", "fp16", "uint8", "jpeg"]
+TRITON = [wire for wire in wires_of("triton") if wire != "json"]
+FASTAPI = [f"fastapi-pytorch-fp32-http-{wire}" for wire in wires_of("fastapi")]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def triton_url(tiny_triton):
 # --- right answers -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["fastapi-pytorch-fp32-http-jpeg", "fastapi-pytorch-fp32-http-base64"])
+@pytest.mark.parametrize("backend", FASTAPI)
 def test_the_service_answers_as_the_model_in_this_process(backend, random_service, random_model):
     with connect(random_service.url, backend, jpeg_quality=None) as embedder:
         found = embedder.embed(PHOTOS)
@@ -84,7 +85,7 @@ def test_files_bytes_and_images_may_be_mixed_and_keep_their_order(tmp_path, tiny
     mixed[3].close()
 
 
-@pytest.mark.parametrize("backend", ["fastapi-pytorch-fp32-http-jpeg", "fastapi-pytorch-fp32-http-base64"])
+@pytest.mark.parametrize("backend", FASTAPI)
 def test_a_large_batch_is_split_to_what_the_service_takes_in_order(backend, small_service):
     """Limits of this service: 8 images, 4 MB."""
     server = small_service()
@@ -125,7 +126,7 @@ def open_connections(pid: int) -> list[str]:
 
 
 @pytest.mark.parametrize("quality", [90, None])
-@pytest.mark.parametrize("backend", ["fastapi-pytorch-fp32-http-jpeg", "fastapi-pytorch-fp32-http-base64"])
+@pytest.mark.parametrize("backend", FASTAPI)
 def test_a_bad_image_is_named_by_its_position_in_the_call(backend, quality, small_service):
     many = [PHOTOS[i % 6] for i in range(12)]
     many[10] = b"not an image"
@@ -181,9 +182,7 @@ def flaky(small_service) -> Iterator:
 
 @pytest.mark.parametrize("how", ["closed", "503", "silent"])
 @pytest.mark.parametrize(("failures", "patience", "asked"), [(1, (60, 5), 2), (99, (1, 0.5), 3)])
-def test_a_passing_failure_is_retried_and_retries_are_bounded(
-    flaky, how, failures, patience, asked, monkeypatch
-):
+def test_a_passing_failure_is_retried_within_bounds(flaky, how, failures, patience, asked, monkeypatch):
     proxy = flaky(failures, how)
     no_keep_alive(monkeypatch)
     ends = pytest.raises(ServerError, match="3 attempts") if failures > asked else nullcontext()
@@ -197,10 +196,8 @@ def no_keep_alive(monkeypatch) -> None:
     """The proxy understands one request per connection."""
     import httpx
 
-    real = httpx.Client
-    monkeypatch.setattr(
-        httpx, "Client", lambda **options: real(**options | {"headers": {"Connection": "close"}})
-    )
+    real, once = httpx.Client, {"headers": {"Connection": "close"}}
+    monkeypatch.setattr(httpx, "Client", lambda **options: real(**options | once))
 
 
 def test_a_server_that_dies_midway_is_one_sentence(launch):

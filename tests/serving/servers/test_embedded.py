@@ -20,6 +20,7 @@ from support.triton import executions, infer, needs_triton, render_tiny
 from photodup.bench.load.usage import listening_pid
 from photodup.core.errors import PhotodupError
 from photodup.core.settings import variables
+from photodup.embedding.backends import wires_of
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.imaging import decode, encode, normalize, to_jpeg, to_uint8
 from photodup.serving.check import check_all
@@ -54,8 +55,7 @@ def test_both_are_ready_and_neither_outlives_a_killed_starter(tmp_path) -> None:
         found = load_endpoints(tmp_path / "found.yaml")
         assert {check.finding for check in check_all(found)} == {"ready"}
         assert set(found.backends) == {
-            "fastapi-pytorch-fp32-http-jpeg",
-            "fastapi-pytorch-fp32-http-base64",
+            *(f"fastapi-pytorch-fp32-http-{wire}" for wire in wires_of("fastapi")),
             "triton-emulated-zero-fp32-http-fp32",
             "triton-emulated-zero-fp32-grpc-fp32",
         }

@@ -206,8 +206,7 @@ def triton(
 
     if backend.protocol == "http":
         protocol = KserveHttp(name, as_json=backend.wire == "json")
-        return OverHttp(
-            backend, protocol, partial(HttpConnection, url, **options), backend.columns(), payload
-        )
+        http = partial(HttpConnection, url, **options)
+        return OverHttp(backend, protocol, http, backend.columns(), payload)
     connection = partial(grpc_channel, url.split("//")[-1].rstrip("/"))
     return OverGrpc(backend, KserveGrpc(name), connection, backend.columns(), payload, channel, **options)

@@ -6,6 +6,7 @@ from photodup.bench import Columns
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.workers import ROW, Window, common_error
 from photodup.bench.stats.facts import METRICS, Load
+from photodup.bench.stats.sentence import number
 
 LATE_S = 0.001  # late is beyond this (a sleeping thread is woken some 0.1 ms after its time)
 LATE_SHARE = 0.1  # … and beyond this share of the median latency
@@ -102,9 +103,8 @@ def _not_warm(due: np.ndarray, latency_ms: np.ndarray, concurrency: int) -> list
     slowest = float(latency_ms[first].max())
     if later_ms.size < 10 or slowest <= max(5 * np.median(later_ms), later_ms.max()):
         return []
-    return [
-        f"not warm: one of the first requests took {slowest:.0f} ms, the median is {np.median(later_ms):.0f} ms"
-    ]
+    slow, usual = number(slowest), number(float(np.median(later_ms)))
+    return [f"not warm: one of the first requests took {slow} ms, the median is {usual} ms"]
 
 
 def _overload(due_per_s: float, answered_per_s: float) -> list[str]:

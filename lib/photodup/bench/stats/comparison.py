@@ -6,8 +6,9 @@ estimate it poorly, so a small variance is raised towards that of the other comp
 doi:10.2202/1544-6115.1027). Pooling would be wrong, since comparisons differ in it: a wait of 10 ms is 30% of a latency in
 one hour and 50% in a faster one, while two processes of one configuration stay within 1%.
 
-Primary comparisons of a family are corrected by Holm, and each interval is at the level at which Holm tested it; the others
-are exploratory and stand alone. How often these statistics are wrong is measured by `benchmarks/statistics.py`.
+Primary comparisons of a family are corrected by Holm, and each interval is at the level at which Holm tested it. One that
+was tried counts, whatever came of it. One that its pass left out does not: a later declaration changes no earlier interval.
+The others are exploratory and stand alone. How often these statistics are wrong is measured by `benchmarks/statistics.py`.
 """
 
 import math
@@ -110,6 +111,7 @@ class Comparison:
         observed: what was measured, or the sentence why nothing was.
         carried_over: the largest share of processor time that one side used in the other's turns; None where unknown.
         notes: what a reader must know, one sentence each.
+        was_tried: False where its pass did not try to measure it: it counts in no family.
     """
 
     name: str
@@ -127,6 +129,7 @@ class Comparison:
     seconds: float = 0.0
     carried_over: float | None = None
     notes: tuple[str, ...] = ()
+    was_tried: bool = True
 
     @property
     def kind(self) -> tuple[bool, str]:
@@ -225,13 +228,12 @@ def compare_all(comparisons: Sequence[Comparison]) -> list[Outcome]:
     that name it carry a note; their verdicts stay.
     """
     kinds: dict[tuple[bool, str], list[Observed]] = defaultdict(list)
-    families: dict[tuple[bool, str, int], list[int]] = defaultdict(list)
+    families: dict[tuple[bool | str, int], list[int]] = defaultdict(list)
     for index, comparison in enumerate(comparisons):
         if isinstance(comparison.observed, Observed):
             kinds[comparison.kind].append(comparison.observed)
-        family = comparison.family if comparison.is_primary and not comparison.is_null else ""
-        is_alone = not (comparison.is_null or comparison.is_primary)
-        families[comparison.is_null, family, is_alone and index + 1].append(index)
+        is_alone = not (comparison.is_null or comparison.is_primary) or not comparison.was_tried
+        families[comparison.is_null or comparison.family, is_alone and index + 1].append(index)
     noise = {kind: noise_of(observed) for kind, observed in kinds.items()}
     outcomes: dict[int, Outcome] = {}
     for members in families.values():

@@ -221,7 +221,7 @@ class RemoteEmbedder(Embedder):
             raise
         super().__init__()
         self.backend, self._wire, self._quality = backend.name, backend.wire, jpeg_quality
-        self._is_encoded = backend.is_lossy
+        self._is_encoded = backend.is_encoded
         self.model_digest, self.model_name, self.dim = self.remote.digest, self.remote.name, self.remote.dim
         pretrained = self.remote.pretrained
         self.is_random = None if pretrained is None else is_random(pretrained)
@@ -237,10 +237,7 @@ class RemoteEmbedder(Embedder):
         step = self.remote.max_images
         for start in range(0, len(images), step):
             payloads = self._prepared(images, start, min(start + step, len(images)), self._payload)
-            if self._is_encoded:
-                yield from self._within_bytes(payloads)
-            else:
-                yield np.stack(payloads)
+            yield from self._within_bytes(payloads) if self._is_encoded else [np.stack(payloads)]
 
     def _within_bytes(self, payloads: list[bytes]) -> Iterator[list[bytes]]:
         chunk: list[bytes] = []

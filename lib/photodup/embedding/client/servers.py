@@ -11,7 +11,7 @@ from photodup.core.addresses import grpc_address
 from photodup.core.errors import PhotodupError, ServerError
 from photodup.core.extras import import_extra
 from photodup.core.settings import environment, key_headers
-from photodup.embedding.backends import Backend
+from photodup.embedding.backends import WIRES, Backend
 from photodup.embedding.client.http import (
     FASTAPI,
     TRITON_HTTP,
@@ -29,12 +29,6 @@ from photodup.embedding.vectors import BrokenEmbedding, counted_from
 from photodup.embedding.wire import kserve, wires
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, read_json_answer
 
-_INPUTS = {
-    "fp32": ("image", "FP32"),
-    "fp16": ("image", "FP16"),
-    "uint8": ("image", "UINT8"),
-    "jpeg": ("encoded", "BYTES"),
-}
 Answered = TypeVar("Answered")
 
 
@@ -129,7 +123,8 @@ class _Triton:
             model = kserve.model_of(self.model, metadata, config)
         except AnswerError as error:
             raise ServerError(f"Triton at {self.url}: {error}") from None
-        expected, inputs = _INPUTS[self._wire], [(t.name, t.datatype) for t in model.inputs]
+        inputs = [(t.name, t.datatype) for t in model.inputs]
+        expected = "encoded" if self._wire == "jpeg" else "image", WIRES[self._wire].datatype
         shape, outputs = list(model.inputs[0].dims), {t.name: t.dims for t in model.outputs}
         shape_ok = self._wire == "jpeg" or shape[-3:] == [3, IMAGE_SIZE, IMAGE_SIZE]
         if expected not in inputs or not shape_ok or not outputs.get("embedding"):

@@ -30,7 +30,7 @@ class TritonModel(ExportedModel):
             PhotodupError: a backend without pixels over gRPC, another precision, no such model, or one without a digest.
         """
         backend = parse_backend(environment().service_backend or DEFAULT_BACKEND)
-        if backend.server != "triton" or backend.protocol != "grpc" or backend.is_lossy:
+        if backend.server != "triton" or backend.protocol != "grpc" or backend.is_encoded:
             raise PhotodupError(
                 f"ENGINE=triton sends pixels by gRPC, and {backend} does not: use {DEFAULT_BACKEND} (INFERENCE_BACKEND)."
             )

@@ -134,15 +134,16 @@ def write_outcomes(run: Run) -> list[Outcome]:
 def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
     records = [_visits(run, pair) for pair in (*declared.pairs, *declared.nulls)]
     comparisons = []
-    for pair, visits, notes in records:
+    for pair, visits, notes, was_tried in records:
         gap = NOT_PLANNED if visits or not notes else notes[0]
         comparison = read.comparison_of(pair, gap, declared.checks_of(pair), notes if visits else ())
-        comparisons.append(read.with_observations(comparison, visits, pair.load))
-    return compare_all(comparisons), [(pair, visits) for pair, visits, _ in records]
+        comparison = read.with_observations(comparison, visits, pair.load)
+        comparisons.append(replace(comparison, was_tried=was_tried))
+    return compare_all(comparisons), [(pair, visits) for pair, visits, *_ in records]
 
 
-def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
-    """Return a comparison with the sides that were measured, its visits, and what went wrong in them."""
+def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...], bool]:
+    """Return a comparison with the sides that were measured, its visits, what went wrong in them, and whether it had any."""
     for a, b in ((pair.a, pair.b), *pair.elsewhere):
         pair = replace(pair, a=a, b=b)
         key, number, visits, notes = visit_key(pair), 1, list[Visit](), list[str | None]()
@@ -154,9 +155,9 @@ def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...]]:
                     visits.append(Visit.of_record(record["result"], run.store.raw(key, config=config)))
             number += 1
         if number > 1:
-            return pair, visits, tuple(dict.fromkeys(filter(None, notes)))
+            return pair, visits, tuple(dict.fromkeys(filter(None, notes))), True
     pair = offered(run, pair)
-    return pair, [], tuple(filter(None, [obstacle(run, pair)]))
+    return pair, [], tuple(filter(None, [obstacle(run, pair)])), False
 
 
 def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[str, str]]) -> pd.DataFrame:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 KIND = "figure"
 N_PHOTOS = 32
-# A wire that rounds or recompresses changes the answer; how much is notebook 04's and 11's subject.
-MIN_COSINE = {"jpeg": 0.95, "base64": 0.95}
 
 
 @dataclass(frozen=True)
@@ -217,7 +215,8 @@ def check_answers(run: Run, backend: Backend, client: Adapter) -> None:
     Raises:
         PhotodupError: it embeds otherwise, so nothing that it answers may be timed.
     """
-    photos, least = payload_photos(N_PHOTOS), MIN_COSINE.get(backend.wire, 0.999)
+    # How much a lossy wire changes the answer is notebook 04's and 11's subject.
+    photos, least = payload_photos(N_PHOTOS), 0.95 if backend.is_lossy else 0.999
     adapters.check_embeddings(client, photos, reference_embeddings(run), least, name=str(backend))
 
 

@@ -16,6 +16,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
 from photodup.core.settings import inherited
+from photodup.study.comparisons.outcomes import write_outcomes
 from photodup.study.notebook.files import (
     NotebookOutcome,
     Parameters,
@@ -27,7 +28,7 @@ from photodup.study.notebook.files import (
 )
 from photodup.study.notebook.machine import Weights, read_machine, this_machine
 from photodup.study.notebook.opening import write_opening
-from photodup.study.notebook.run import REFERENCE, Run, folder_of, open_run
+from photodup.study.notebook.run import REFERENCE, Run, folder_of, open_run, read_run
 from photodup.study.notebook.weights import prepare_model
 from photodup.study.runner.servers import start_servers
 
@@ -198,7 +199,6 @@ def _measure_comparisons(
     """
     from photodup.bench.pairs.declared import declarations
     from photodup.study.comparisons.measure import measure_comparisons, sizes_of
-    from photodup.study.comparisons.outcomes import write_outcomes
 
     size = load_sizes(sizes).get("comparisons", {})
     declared, quick = declarations(), sizes != "full"
@@ -241,17 +241,17 @@ def render_notebooks(only: Iterable[str] = ()) -> list[Path]:
     """Re-execute notebooks (by default all, and the template) with their own parameters; return their paths.
 
     Nothing is measured: a point without a record stays a gap, so what is committed is what the reference
-    run found. The opening cell gets the answer and the figure that the notebook computes, and the metadata the digest
-    of its source; a test compares both.
+    run found; its `outcomes.json` is written again. The opening cell gets the answer and the figure that the notebook
+    computes, and the metadata the digest of its source; a test compares both.
 
     Raises:
         PhotodupError: a cell failed; names the notebook and the error.
     """
     paths = sorted(notebooks(only), key=lambda path: path.name.startswith("00"))  # it quotes the others
-    if not only:
-        paths.append(project_root() / "notebooks" / "_template.ipynb")
+    paths += [] if only else [project_root() / "notebooks" / "_template.ipynb"]
     for path in paths:
         _render(path)
+    write_outcomes(read_run(folder_of(REFERENCE)))
     return paths
 
 

@@ -71,7 +71,7 @@ def test_damaged_exif_costs_neither_the_photograph_nor_lines_of_source(tmp_path)
     (tmp_path / "a.jpg").write_bytes(data)
     command = [sys.executable, "-W", "default", "-m", "photodup", "scan", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert "1 photographs found, 1 read" in done.stdout
+    assert "1 photograph found, 1 read" in done.stdout
     assert "Warning" not in done.stderr
 
 

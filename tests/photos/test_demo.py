@@ -4,11 +4,14 @@ import hashlib
 import shutil
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.command import photodup
 from support.library import photo
+from support.paths import ROOT
 from support.review_library import listed
 
 from photodup.core.errors import PhotodupError
@@ -130,3 +133,13 @@ def test_the_hard_negatives_are_different_photographs_of_one_thing():
 
 def decode_whole(source):
     return replace(source, box=(0.0, 0.0, 1.0, 1.0)).open()
+
+
+def test_the_readme_shows_what_group_prints(demo, tmp_path):
+    """A file that stays is no reason to keep another one: its size does not count."""
+    root, truth = demo
+    for path in (Path(one.path) for one in truth if one.group == "chelsea"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / path, tmp_path / path)
+    *group, _ = photodup("group", tmp_path).stdout.splitlines()
+    assert "\n".join(["```", *group, "```"]) in (ROOT / "README.md").read_text("utf-8")

@@ -42,8 +42,7 @@ def facts() -> dict[str, str]:
         for row in json.loads((ROOT / "results/waits/bench.json").read_text(encoding="utf-8"))["rows"]
     }
     return {
-        r"take (\d+ seconds) of a core": f"{waits['1,000 of them, to the last group']:.0f} seconds",
-        r"10,000 take (\d+ minutes)": f"{waits['10,000 of them, to the last group']:.0f} minutes",
+        r"take \[([\d.]+ seconds) of a core": f"{waits['1,000 of them, to the last group'] / 1000:.2f} seconds",
         **{
             rf"\| {program}[^|]* \| (\d+ \| \d+) \|": " | ".join(map(str, counts))
             for program, counts in finders.items()
@@ -54,7 +53,7 @@ def facts() -> dict[str, str]:
         r"\b(60\d[, ]?\d{3}) bytes": f"{fp32_bytes:,}",
         r"\b(15[0-2]) KB": f"{fp32_bytes / 4000:.0f}",
         r"`us-east` has (\d+ ms and \d+ Mbit/s)": f"{US_EAST.rtt_ms:g} ms and {US_EAST.rate_mbit_s:g} Mbit/s",
-        r"(?:default[^.]{0,20}|--keep[^.]{0,40})(resolution,[a-z,]+)": ",".join(DEFAULT_RULES),
+        r"reproduce all, by (resolution[a-z, ]+)": ", ".join(DEFAULT_RULES),
         r"waits up to (\d+ ms) \(`BATCH_DELAY_MS`\)": f"{ServiceSettings.model_fields['batch_delay_ms'].default:g} ms",
         r"([\d.]+) ?% of the\s+simulated sets are in error": answer_of(
             "14", r"more than 2 ?% in ([\d.]+) ?%"
@@ -96,6 +95,6 @@ def test_each_number_is_said_somewhere_and_a_changed_one_is_found():
         name, text = next((name, text) for name, text in places if re.search(pattern, text))
         match = re.search(pattern, text)
         other = re.sub(r"(\d)(\D*)$", lambda last: f"{(int(last[1]) + 1) % 10}{last[2]}", match[1])
-        other = other if other != match[1] else other.replace("oldest,size", "size,oldest")
+        other = other if other != match[1] else other.replace("oldest, size", "size, oldest")
         (line,) = differing([(name, text[: match.start(1)] + other + text[match.end(1) :])])
         assert line.startswith(name) and repr(other) in line

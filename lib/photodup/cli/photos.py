@@ -13,7 +13,7 @@ from typer import Argument, Option
 from photodup.cli.load import AsJson
 from photodup.cli.options import with_groups
 from photodup.core.errors import PhotodupError
-from photodup.core.names import as_text, escaped, printable
+from photodup.core.names import as_text, count, escaped, printable
 
 if TYPE_CHECKING:
     from photodup.embedding.client.embedder import Embedder
@@ -73,7 +73,7 @@ class GroupOptions:
     digest: Annotated[str | None, Option("--model", help="digest of the model, or its beginning")] = None
     keep: Annotated[
         str | None,
-        Option(help="rules, the first that differs decides: resolution,format,metadata,oldest,size,folder"),
+        Option(help="of files that reproduce all, by resolution, format, metadata, oldest, size, folder"),
     ] = None
     folders: Annotated[
         list[str] | None,
@@ -210,18 +210,16 @@ def group(
 ) -> None:
     """Show copies and similar photos, and which one to keep with the reason. Nothing is removed.
 
-    A folder that was never scanned is scanned first. The object of --json has `n_photos`, `groups` and `problems`. A member
-    has its `reason` (why the keeper stays and not this file) and `frees` (bytes, if everything suggested goes); a keeper
-    has its `rule` (null where no rule told the files apart).
+    New and changed files are scanned first. The object of --json has `n_photos`, `groups` and `problems`; a member `frees`
+    bytes if everything suggested goes; a keeper has its `rule` (null where no rule told the files apart).
     """
     from photodup.photos.groups.tiers import find_tiers
-    from photodup.photos.library.catalogue import Catalogue, is_scanned
+    from photodup.photos.library.apple import rescan
+    from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.library.feedback import Feedback
-    from photodup.photos.library.scan import scan
 
     folders = _together(directories)
-    if not is_scanned(folders.root, catalogue, folders.only):
-        print(scan(folders.root, catalogue, only=folders.only), file=sys.stderr)
+    print(rescan(folders.root, catalogue, folders.only), file=sys.stderr)
     with Catalogue(folders.root, catalogue) as opened:
         for name in opened.folders_without_photos(folders.only):
             raise PhotodupError(f"{printable(name)} has no photo: name another folder.")
@@ -248,11 +246,11 @@ def _print_group(group: "Group") -> None:
     for member in group.members:
         photo = member.photo
         if group.tier == "copies":
-            kind = "same bytes" if member.is_same_bytes else "the same picture"
+            kind = "same bytes" if member.is_same_bytes else "copy"
         else:
             kind = f"cosine {member.similarity:.4f}"
         differs = f"; differs: {member.difference}" if member.difference else ""
-        note = "; protected" if photo.id in group.protected else ""
+        note = "; protected" if photo.id in group.protected else "; may go" if photo in group.may_go else ""
         print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {kind}{differs}{note})")
 
 
@@ -265,8 +263,7 @@ def _record(group: "Group") -> dict[str, Any]:
     members = [
         of(m.photo)
         | {"similarity": m.similarity, "same_bytes": m.is_same_bytes, "suggested": m.photo.id in going}
-        | {"differs": m.difference, "reason": m.reason or group.choice.reason}
-        | {"frees": group.frees(m.photo) if m.photo.id in going else 0}
+        | {"differs": m.difference, "frees": group.frees(m.photo) if m.photo.id in going else 0}
         for m in group.members
     ]
     keep = of(group.keeper) | {"reason": group.choice.reason, "rule": group.choice.rule}
@@ -277,7 +274,7 @@ def _summary(tiers: "Tiers") -> str:
     free = sum(group.bytes_to_free for group in tiers.copies) / 1e6
     limits = tiers.thresholds
     if tiers.model is None or limits is None:
-        method = "by hash and pixels only (nothing is embedded: run `photodup embed`)"
+        method = "by hash and pixels (similar scenes need the model: extra `serve`, then `photodup embed`)"
     else:
         method = (
             f"by {tiers.model.name} ({tiers.model.digest[:12]}), similar from {limits.similar} cosine "
@@ -286,9 +283,9 @@ def _summary(tiers: "Tiers") -> str:
         if tiers.model.is_random is not False:
             method += ", RANDOM OR UNKNOWN WEIGHTS: the similar ones mean nothing"
     return (
-        f"{tiers.n_photos} photographs: {len(tiers.copies)} groups of copies ({free:.1f} MB to free), "
-        f"{len(tiers.similar)} of similar ones, {method}; largest group {tiers.largest_group}; {tiers.n_verified} pairs "
-        "compared on the pixels"
+        f"{count(tiers.n_photos, 'photograph')}: {count(len(tiers.copies), 'group')} of copies ({free:.1f} MB to free), "
+        f"{len(tiers.similar)} of similar ones, {method}; largest group {tiers.largest_group}; "
+        f"{count(tiers.n_verified, 'pair')} compared on the pixels"
     )
 
 
@@ -343,4 +340,4 @@ def demo(directory: Annotated[Path, Argument(help="folder to build it in")]) -> 
     """Build a demonstration library with known near-duplicates; nothing is downloaded."""
     from photodup.photos.demo.photographs import build_demo
 
-    print(f"Ground truth: {build_demo(directory)}")
+    print(f"Ground truth: {build_demo(directory)}\nNow: photodup review {printable(directory)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option, Typer
 
 from photodup.core.errors import PhotodupError
-from photodup.core.names import escaped, printable
+from photodup.core.names import count, escaped, printable
 
 if TYPE_CHECKING:
     from photodup.photos.trash.entries import Operation
@@ -20,13 +20,13 @@ trash = Typer(
 Library = Annotated[Path, Argument(help="the library")]
 Names = Annotated[list[str] | None, Argument(help="names from `trash list`; default all")]
 Unsigned = Annotated[
-    bool, Option("--unsigned", help="only removals that your photodup on this machine did not write")
+    bool, Option("--unsigned", help="instead those that your photodup on this machine did not write")
 ]
 Yes = Annotated[bool, Option("--yes", help="do not ask")]
 
 _NOT_OURS = (
     "Not written by your photodup on this machine (somebody else wrote it, your key is new, or the journal is "
-    "damaged); nothing is done about it unless you add --unsigned:"
+    "damaged); restored or deleted only with --unsigned:"
 )
 
 
@@ -41,7 +41,7 @@ def list_trash(directory: Library) -> None:
     for operation in contents.interrupted:  # read-only or busy today
         first = printable(operation.home)
         print(f"{operation.id}  {operation.state} {first} is not finished; the next command goes on with it")
-    print(f"{len(contents.listing)} removals, {_megabytes(contents.listing)}")
+    print(f"{count(len(contents.listing), 'removal')}, {_megabytes(contents.listing)}")
     if contents.unsigned:
         print(_NOT_OURS)
     for operation in contents.unsigned:
@@ -63,33 +63,33 @@ def restore_trash(
     if unsigned and chosen and not yes:
         for removal in chosen:
             print(_line(removal))
-        confirm(f"Put {len(chosen)} removals back that your photodup did not write?", "Restoring these")
-    for path in opened.restore(chosen, confirmed=unsigned):
-        print(printable(path))
+        confirm(f"Restore {count(len(chosen), 'removal')} not written by your photodup?", "Restoring these")
+    restored = opened.restore(chosen, confirmed=unsigned)
+    print("\n".join([*map(printable, restored), f"{count(len(restored), 'file')} restored"]))
     _print_unsigned_left(opened, unsigned)
-    print("Run `photodup scan` to bring the catalogue up to date.")
 
 
 @trash.command("purge")
 def purge_trash(
     directory: Library, operation: Names = None, unsigned: Unsigned = False, yes: Yes = False
 ) -> None:
-    """Delete files from the trash for good. This is the only command that deletes a photograph."""
+    """Delete files from the trash for good. Only this and "Empty the trash" on the page delete photographs."""
     from photodup.photos.trash.quarantine import Trash
 
     opened = Trash(directory)
     removals = _chosen(opened, operation or [], unsigned)
     chosen = [removal for removal in removals if removal.in_trash or removal.state == "purging"]
+    n_chosen = count(len(chosen), "removal")
     if chosen and not yes:
-        confirm(f"Delete {len(chosen)} removals ({_megabytes(chosen)}) for good?", "Deleting for good")
+        confirm(f"Delete {n_chosen} ({_megabytes(chosen)}) for good?", "Deleting for good")
     freed = opened.purge(chosen, confirmed=unsigned)
-    print(f"{len(chosen)} removals deleted, {freed / 1e6:.2f} MB freed")
+    print(f"{n_chosen} deleted, {freed / 1e6:.2f} MB freed")
     _print_unsigned_left(opened, unsigned)
 
 
 def _print_unsigned_left(opened: "Trash", unsigned: bool) -> None:
     if not unsigned and (left := len(opened.contents().unsigned)):
-        print(f"{left} more removals are there that your photodup did not write: add --unsigned for these.")
+        print(f"{count(left, 'more removal')} not written by your photodup: add --unsigned for these.")
 
 
 def confirm(question: str, action: str) -> None:

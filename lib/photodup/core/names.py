@@ -48,5 +48,10 @@ def in_short(names: Iterable[Path | str], limit: int = 4) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def count(n: int, word: str) -> str:
+    """Return a number with its noun: "1 photo", "2,000 photos"."""
+    return f"{n:,} {word}{'' if n == 1 else 's'}"
+
+
 def _written(character: str) -> str:
     return character.encode("unicode_escape").decode()

@@ -92,7 +92,9 @@ def test_what_others_removed_is_listed_apart_and_restored_when_confirmed(library
     said = photodup("trash", "list", library).stdout
     assert "0 removals, 0.00 MB\nNot written by your photodup" in said and f"{OP}  " in said
     plain = photodup("trash", "restore", library).stdout
-    assert "a/x.jpg" not in plain and "1 more removals are there" in plain, "all of one's own: none"
+    assert "a/x.jpg" not in plain and "1 more removal not written by your photodup" in plain, (
+        "all of one's own: none"
+    )
     named = photodup("trash", "restore", library, OP)
     assert named.returncode == 2 and "add --unsigned" in named.stderr
     assert "0 removals deleted" in photodup("trash", "purge", library, "--yes").stdout
@@ -112,7 +114,7 @@ def test_what_others_removed_is_listed_apart_and_restored_when_confirmed(library
 
 def test_what_others_removed_can_be_deleted_when_confirmed(library):
     given_removed(library)
-    assert "1 removals deleted" in photodup("trash", "purge", library, "--unsigned", "--yes").stdout
+    assert "1 removal deleted" in photodup("trash", "purge", library, "--unsigned", "--yes").stdout
     assert not (library / TRASH_FOLDER / "items" / OP).exists()
     assert Trash(library).contents().unsigned == []
 

@@ -179,7 +179,7 @@ def test_the_command_opens_the_page_of_a_folder_that_was_never_scanned(photos):
         answer = httpx.post(f"{url}scan", headers={"Origin": "/".join(url.split("/")[:3])}, timeout=60)
         assert answer.status_code == 303
         assert process.stdout.readline() == "Stop with Ctrl-C.\n"
-        assert process.stdout.readline() == f"Review 1 groups at {url}\n"
+        assert process.stdout.readline() == f"Review 1 group at {url}\n"
         process.send_signal(signal.SIGINT)
         _, failed = process.communicate(timeout=60)
         assert "Traceback" not in failed

@@ -258,10 +258,10 @@ def test_a_keeper_chosen_before_is_suggested_again(library):
 def test_group_prints_both_tiers_with_reasons(library):
     done = photodup("group", library, "--keep", "size")
     assert done.returncode == 0, done.stderr
-    assert "keep  2020/IMG_1.jpg  (600 × 400; largest file: " in done.stdout
-    assert "same bytes" in done.stdout and "the same picture" in done.stdout
+    assert "keep  2020/IMG_1.jpg  (600 × 400; reproduces every other picture)" in done.stdout
+    assert "; same bytes; may go)" in done.stdout and "; copy; may go)" in done.stdout
     last = done.stdout.splitlines()[-1]
-    assert "7 photographs: 3 groups of copies" in last and "nothing is embedded" in last
+    assert "7 photographs: 3 groups of copies" in last and "similar scenes need the model" in last
     refused = photodup("group", library, "--keep", "biggest")
     assert refused.returncode == 2 and "choose from resolution" in refused.stderr
 

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from photodup.bench import Columns
-from photodup.bench.anyurl.measure import LoadedServer, LoadSpec, count
+from photodup.bench.anyurl.measure import LoadedServer, LoadSpec
 from photodup.bench.anyurl.versus import SHORTEST, fitted, notes_on_answers, visit_servers
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
@@ -27,6 +27,7 @@ from photodup.bench.stats.comparison import Observed, one_sided
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
+from photodup.core.names import count
 
 # Levels of the first and the second look. A head at the limit fails with less than their sum.
 LEVELS = (0.005, 0.04)

@@ -33,6 +33,7 @@ from photodup.bench.stats.figures import (
 )
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError, is_expected
+from photodup.core.names import count
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi, Post
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp
 
@@ -379,10 +380,6 @@ def with_interval(figure: Figure) -> str:
     return (
         number(value) if low is None or high is None else f"{number(value)} [{number(low)}, {number(high)}]"
     )
-
-
-def count(n: int, word: str) -> str:
-    return f"{n:,} {word}{'' if n == 1 else 's'}"
 
 
 def notes(measured: MeasuredLoad, target: Target, watcher: Watcher) -> list[str]:

@@ -140,7 +140,7 @@ def _doubt(
     )
     if may_have_lost and not (member_rms > LIMITS.own_detail_greys and own_detail(view) > LIMITS.own_detail):
         return ""
-    return "either of the two may be the original"
+    return "which of the two is the original is not seen"
 
 
 def _share_shown(keeper: Picture, member: Picture, placement: Placement) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from photodup.core.errors import PhotodupError
+from photodup.core.names import count
 from photodup.core.progress import bar
 from photodup.embedding import imaging
 from photodup.embedding.vectors import BROKEN, BrokenEmbedding, broken_rows
@@ -43,7 +44,7 @@ class EmbedReport:
     def __str__(self) -> str:
         rate = self.n_embedded / self.seconds if self.seconds else 0.0
         return (
-            f"{self.n_embedded} photographs embedded ({rate:.1f} per second), {self.n_before} had an "
+            f"{count(self.n_embedded, 'photograph')} embedded ({rate:.1f} per second), {self.n_before} had an "
             f"embedding of this model, {len(self.problems)} could not be embedded"
             + ("; RANDOM WEIGHTS: fit for timings, never for decisions" if self.is_random else "")
         )

@@ -117,10 +117,12 @@ class KeepRules:
         settled = next((i for i, (first, second) in enumerate(pairs) if first != second), 2)
         return Choice(left[0], None, f"equal by every rule: {PLACES[settled]}")
 
-    def over(self, keeper: Photo, rival: Photo) -> str:
-        """Return why one of two photos is kept rather than the other; empty if no rule prefers it."""
-        choice = self.choose([keeper, rival])
-        return choice.reason if choice.rule and choice.keeper is keeper else ""
+    def by_owner(self, keeper: Photo, copies: Sequence[Photo]) -> Choice | None:
+        """Return the owner's choice that prefers a photo to one of some copies; None if there is none."""
+        for rule in takewhile(_OF_THE_OWNER.__contains__, self.order):
+            if self._value(rule, keeper) < max(self._value(rule, photo) for photo in copies):
+                return Choice(keeper, rule, self._reason(rule, keeper, copies[0]))
+        return None
 
     def ranked(self, photos: Sequence[Photo]) -> list[Photo]:
         """Return photos from best to worst."""

@@ -17,7 +17,6 @@ class Member:
         is_same_bytes: it is the keeper's file, twice.
         similarity: cosine with the keeper, None without embeddings.
         differences: what it has that the keeper lacks; none where it may go, and for similar pictures.
-        reason: why the keeper is kept rather than it; empty if no rule prefers the keeper.
         is_text_only: whether it differs only by metadata that a sidecar can hold (date, rating, keywords, ...).
     """
 
@@ -25,7 +24,6 @@ class Member:
     is_same_bytes: bool = False
     similarity: float | None = None
     differences: tuple[Difference, ...] = ()
-    reason: str = ""
     is_text_only: bool = False
 
     @property
@@ -76,10 +74,6 @@ class Group:
     def difference(self, photo: Photo) -> str:
         """Return what a member has that the keeper lacks, in words; empty for nothing, and for the keeper."""
         return self._member(photo).difference
-
-    def kept_over(self, photo: Photo) -> str:
-        """Return why the keeper is kept rather than a member, or else the reason of the choice."""
-        return self._member(photo).reason or self.choice.reason
 
     def boxes(self, photo: Photo, *, of_keeper: bool) -> list[Box]:
         """Return where a member shows something else than the keeper, in the keeper's frame or the member's."""

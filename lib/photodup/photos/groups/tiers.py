@@ -213,17 +213,15 @@ class _Grouping:
         # Of equal bytes the folder, the age and the path decide.
         choice = rules.choose(same)
         keeper = choice.keeper
-        members = [
-            Member(photo, True, 1.0, reason="the same file, twice") for photo in same if photo is not keeper
-        ]
+        members = [Member(photo, True, 1.0) for photo in same if photo is not keeper]
         for row, differing in decision.differences.items():
             cosine = near.similarity(decision.keeper, row)
-            for photo in self._files[photos[row].md5]:
-                reason = rules.over(keeper, photo)
-                members.append(Member(photo, False, cosine, differing, reason))
+            members += [Member(photo, False, cosine, differing) for photo in self._files[photos[row].md5]]
         members = [member for member in members if self._only_in([keeper, member.photo]) < 0]
         if not members:
             return None
+        if copies := [member for member in members if not member.is_same_bytes]:
+            choice = rules.by_owner(keeper, [m.photo for m in copies]) or _by_pictures(keeper, copies)
         members = [self._with_what_is_beside(keeper, member) for member in members]
         protected = self._protected_among([keeper, *(member.photo for member in members)])
 
@@ -232,10 +230,6 @@ class _Grouping:
             return is_kept, not member.is_same_bytes, str(member.photo.path)
 
         members.sort(key=place)
-        if decision.differences:
-            choice = rules.choose([keeper, *(member.photo for member in members)])
-            if choice.keeper is not keeper:
-                choice = Choice(keeper, None, "it can reproduce the others, as far as any of these files can")
         group = Group("copies", choice, tuple(members), protected)
         frees = bytes_freed(self._catalogue.root, group.may_go)
         return replace(group, linked=frozenset(number for number, n_bytes in frees.items() if not n_bytes))
@@ -258,6 +252,14 @@ class _Grouping:
             # The star's centre stays: only with it was every member compared.
             choice = Choice(keeper, None, "every other photo here was compared with this one")
         return Group("similar", choice, tuple(members), self._protected_among(photos))
+
+
+def _by_pictures(keeper: Photo, copies: Sequence[Member]) -> Choice:
+    """Return a keeper with how many of the other pictures it reproduces; files of the same bytes are one picture."""
+    is_reproduced = {member.photo.md5: not member.differences for member in copies}
+    n, n_all = sum(is_reproduced.values()), len(is_reproduced)
+    pictures = "every other picture" if n == n_all else f"{n} of {n_all} other pictures"
+    return Choice(keeper, "reproduces", f"reproduces {pictures if n else 'no other picture'}")
 
 
 def _is_sure(group: Group) -> bool:

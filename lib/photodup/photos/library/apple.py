@@ -2,16 +2,24 @@
 
 import importlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Unpack
 
 from photodup.core.errors import PhotodupError
 from photodup.photos.library.catalogue import Catalogue
-from photodup.photos.library.scan import ScanOptions, ScanReport, update
+from photodup.photos.library.scan import ScanOptions, ScanReport, scan, update
 from photodup.photos.library.walking import ListedFile, Listing, UnreadFile
 
 DEFAULT_FOLDER = "~/Pictures/photodup-apple"  # photodup's own for the library
+
+
+def rescan(root: Path, catalogue: Path | None, only: Sequence[str], *, progress: bool = True) -> ScanReport:
+    """Scan a folder, or a library of Apple Photos with its catalogue elsewhere; see `scan`."""
+    if catalogue and root.suffix == ".photoslibrary":
+        return scan_apple_photos(root, catalogue, progress=progress)
+    return scan(root, catalogue, only=only, progress=progress)
 
 
 def scan_apple_photos(

@@ -19,7 +19,7 @@ import numpy as np
 
 from photodup.core.errors import PhotodupError
 from photodup.core.files import available_cores, real_path
-from photodup.core.names import printable
+from photodup.core.names import count, printable
 from photodup.core.progress import bar
 from photodup.embedding import imaging
 from photodup.embedding.decode_pool import DecodePool, TooSlow
@@ -64,7 +64,7 @@ class ScanReport:
             else ""
         )
         counts = (
-            f"{self.n_found} photographs found, {self.n_read} read "
+            f"{count(self.n_found, 'photograph')} found, {self.n_read} read "
             f"({self.bytes_read / 1e6:.1f} MB in {self.seconds:.1f} s), {self.n_unchanged} unchanged, "
             f"{self.n_missing} no longer there, {len(self.problems)} not readable"
         )

@@ -20,9 +20,9 @@ from photodup.core.progress import watched_by
 from photodup.photos.embed.batches import embed_library
 from photodup.photos.embed.choose import EncoderRequest, connect_encoder
 from photodup.photos.groups.model_thresholds import choose_model
-from photodup.photos.library import apple
+from photodup.photos.library.apple import rescan
 from photodup.photos.library.catalogue import Catalogue, Model, is_scanned
-from photodup.photos.library.scan import existing_folder, scan
+from photodup.photos.library.scan import existing_folder
 from photodup.photos.library.settings import check_folders, load_settings, save_settings
 from photodup.photos.review.session import ReviewSession
 
@@ -290,10 +290,7 @@ class ReviewedFolder:
     def look_for_photos(self, task: ReviewTask) -> Finished:
         """Find new photos, changed ones, and those that are gone."""
         task.step("Looking for photos in all folders")
-        if self.session is not None and not self.session.trash.moves_files:
-            report = apple.scan_apple_photos(self.root, self._catalogue, progress=False)
-        else:
-            report = scan(self.root, self._catalogue, only=self.only, progress=False)
+        report = rescan(self.root, self._catalogue, self.only, progress=False)
         self.show_groups(task)
         return Finished("/", sentence=str(report), notes=tuple(map(str, report.problems)))
 

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from photodup.core.addresses import cannot_listen
 from photodup.core.errors import PhotodupError
 from photodup.core.http_protocol import ImpatientProtocol
+from photodup.core.names import count
 from photodup.core.settings import variable
 from photodup.photos.review.pages import router
 from photodup.photos.review.pictures import PictureRefused
@@ -109,7 +110,7 @@ class ReviewServer:
                     is_open = True
                     for sentence in session.problems:
                         print(sentence)
-                    print(f"Review {len(session.items)} groups at {self.url}", flush=True)
+                    print(f"Review {count(len(session.items), 'group')} at {self.url}", flush=True)
                 self._thread.join(0.5 if is_open else 0.05)
         except KeyboardInterrupt:
             self.stop()

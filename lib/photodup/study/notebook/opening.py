@@ -31,9 +31,9 @@ def write_opening(notebook: nbformat.NotebookNode, run: str = REFERENCE) -> None
     opening = notebook.cells[0]
     source = "reference run" if run == REFERENCE else f"run {run}"
     answer = printed_answer(notebook).replace("<", "&lt;")  # prose is shown as HTML
-    picture, shown = answer_figure(notebook), with_headings(notebook.cells)
+    picture, cells = answer_figure(notebook), with_headings(notebook.cells)
     outputs = (
-        (o, text) for cell, text in shown if is_tagged(cell, "figure") for o in cell.get("outputs", [])
+        (o, text) for cell, text in cells if is_tagged(cell, "figure") for o in cell.get("outputs", [])
     )
     texts = (alternative(output, text) for output, text in outputs if "image/png" in output.get("data", {}))
     image = f"\n\n![{next(texts)}](attachment:{FIGURE})" if picture else ""

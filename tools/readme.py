@@ -126,11 +126,17 @@ def decision_table() -> Iterator[str]:
         "not corrected."
     )
     gpu = read_run(folder_of(GPU_RUN))
-    on_gpu, turned = read_comparisons(gpu), ("two instances against one, four", "JPEG against tensor, one")
+    machine, on_gpu, turned = (
+        read_machine(gpu.directory),
+        read_comparisons(gpu),
+        ("two instances against one, four", "JPEG against tensor, one"),
+    )
     if set(turned) <= set(on_gpu.measured()):
-        reasons = " ".join(map(on_gpu.brief, turned))
+        reasons = "; ".join(
+            f"{name.split(',')[0]} {on_gpu.table(name).difference.iloc[0]}" for name in turned
+        )
         yield ""
-        yield f"A GPU decides otherwise ({read_machine(gpu.directory)}; an earlier instrument, no network): {reasons}"
+        yield f"On {machine.cpu}, {machine.gpus[0].name}, by an earlier instrument: {reasons}."
 
 
 def pods_under(manifests: str) -> dict[str, int | None]:

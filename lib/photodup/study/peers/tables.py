@@ -114,14 +114,14 @@ def _standing(words: str, outcomes: Mapping[str, Outcome]) -> str:
     if len(slower) == len(measured):
         nearest = min(slower, key=lambda outcome: abs(outcome.effect))
         by = f"{nearest.comparison.label_b}, {nearest.metric.words} {row(nearest)['difference']}"
-        return f"{words} all are slower than {ours}; the nearest: {by}."
+        return f"{words} all are slower than {ours}; nearest: {by}."
     equal = [outcome for outcome in measured if outcome.verdict is Verdict.EQUAL]
     widths = [o.excludes_beyond for o in measured if o.verdict is Verdict.NOT_FOUND]
     groups = {"faster": faster, "slower": slower, "equal": equal}
     clauses = [f"{word}: {_servers(some)}" for word, some in groups.items() if some]
     if widths:
         clauses.append(
-            f"undecided: {len(widths)} of {len(measured)} (within {percent(min(widths))} to {percent(max(widths))})"
+            f"undecided: {len(widths)} of {len(measured)} (±{percent(min(widths))} to ±{percent(max(widths))})"
         )
     return f"{words}, against {ours}, {'; '.join(clauses)}."
 

@@ -45,7 +45,7 @@ WAY = {
 }
 # What decides how near a second run comes. `timings` are held to what two equal processes differ by.
 SECOND_PASS = f"{REFERENCE}-2"  # the comparisons alone, from another pass
-GPU_RUN = "nvidia-h200"
+GPU_RUN, ON_GPU = "nvidia-h200", ("two instances against one, four", "JPEG against tensor, one")
 TIMINGS, EXACT = "as timings", "the same, from the same records"
 CLOSENESS = {
     "00": EXACT,
@@ -119,24 +119,15 @@ def decision_table() -> Iterator[str]:
         place = f"[{notebook[:2]}](notebooks/{notebook}.ipynb)"
         yield f"| {line['have']} | {line['use']} | {reason} ({place}) | {line['avoid']} | {usd} |"
     machine = read_machine(run.directory)
-    yield ""
     yield (
-        f"Measured on {machine}, weights `{machine.model.pretrained}`. Prices assume {price:.2f} USD an hour and eight "
+        f"\nMeasured on {machine}, weights `{machine.model.pretrained}`. Prices assume {price:.2f} USD an hour and eight "
         "requests in flight, the client on the same cores. Intervals are at Holm's level; *exploratory* ones, at 95%, are "
         "not corrected."
     )
     gpu = read_run(folder_of(GPU_RUN))
-    machine, on_gpu, turned = (
-        read_machine(gpu.directory),
-        read_comparisons(gpu),
-        ("two instances against one, four", "JPEG against tensor, one"),
-    )
-    if set(turned) <= set(on_gpu.measured()):
-        reasons = "; ".join(
-            f"{name.split(',')[0]} {on_gpu.table(name).difference.iloc[0]}" for name in turned
-        )
-        yield ""
-        yield f"On {machine.cpu}, {machine.gpus[0].name}, by an earlier instrument: {reasons}."
+    machine, on_gpu = read_machine(gpu.directory), read_comparisons(gpu)
+    reasons = "; ".join(f"{name.split(',')[0]} {on_gpu.table(name).difference.iloc[0]}" for name in ON_GPU)
+    yield f"\nOn {machine.cpu}, {machine.gpus[0].name}, by an earlier instrument: {reasons}."
 
 
 def pods_under(manifests: str) -> dict[str, int | None]:
@@ -158,11 +149,8 @@ def _reason(outcome: Outcome, better: str, subject: str = "", second: Outcome | 
     cells, question = row(outcome), outcome.comparison
     subject = subject or question.name.removesuffix(f", {question.load}")
     doubt = "" if outcome.is_different else f"; {outcome.verdict}"
-    doubt += (
-        f" (second pass: {second.verdict})"
-        if second and second.is_measured and second.verdict is not outcome.verdict
-        else ""
-    )
+    if second and second.is_measured and second.verdict is not outcome.verdict:
+        doubt += f" (second pass: {second.verdict})"
     doubt += "" if question.is_primary else "; exploratory"
     return f"{against}{subject[:1].upper()}{subject[1:]}: {cells['figure']} {cells['difference']}, {cells['values']}{doubt}."
 
@@ -219,9 +207,8 @@ def _minutes_apart(stem: str) -> str:
 
 def _minutes(run: str, kind: str = "") -> float:
     """Return how long the records of a run took to measure; those of one kind or key, if given."""
-    return (
-        sum(r["duration_s"] for r in load_records(folder_of(run)) if kind in ("", r["kind"], r["key"])) / 60
-    )
+    records = load_records(folder_of(run))
+    return sum(r["duration_s"] for r in records if kind in ("", r["kind"], r["key"])) / 60
 
 
 def saved_figures(path: Path) -> list[str]:
@@ -233,18 +220,13 @@ def saved_figures(path: Path) -> list[str]:
 def closeness_text() -> str:
     """Say what *as timings* means: how far two processes of one configuration lay apart in the reference run."""
     nulls = [o for o in read_all(read_run(folder_of(REFERENCE))) if o.comparison.is_null and o.is_measured]
-    apart = (
-        f"differed in the reference run by at most {max(abs(o.effect) for o in nulls):.1%} ({len(nulls)} pairs; only beyond "
-        f"{max(o.excludes_beyond for o in nulls):.0%} is excluded in all)"
-        if nulls
-        else "have not been measured in the committed run yet"
-    )
+    most, excluded = max(abs(o.effect) for o in nulls), max(o.excludes_beyond for o in nulls)
     took = {run: f"{_minutes(run):.0f}" for run in (REFERENCE, "peers")}
     return (
         f"The reference run measured for {took[REFERENCE]} minutes, and `peers` for {took['peers']}; a notebook's minutes "
-        f"include its start and its figures. *As timings*: two processes of one configuration {apart}. A second pass can "
-        "differ by more (below), and an absolute figure drifts by more than its interval says. On another machine figures "
-        "and differences are others."
+        "include its start and its figures. *As timings*: two processes of one configuration differed in the "
+        f"reference run by at most {most:.1%} ({len(nulls)} pairs; only beyond {excluded:.0%} is excluded in all). A second "
+        "pass can differ by more (below), and an absolute figure drifts by more than its interval says."
     )
 
 

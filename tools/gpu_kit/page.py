@@ -145,9 +145,7 @@ def by_address() -> str:
     )
     differ = max(row["worst"] for row in by_key["triton-parity"]["rows"] if row["backend"].endswith(TENSORS))
     return (
-        "**The notebooks, run by address.** 03, 04, 06, 07, 08 and 11 ran to their end against both servers, "
-        "given ports, GPU and price as papermill gives them; 07 had one GPU to count, and most single points of 08 and 11 "
-        "were not steady within their 2 seconds.\n\nTriton's embeddings of the same pixels "
+        "**Notebooks 03 and 04, told the machine's address.** Triton's embeddings of the same pixels "
         f"differ from PyTorch's by {differ:.0e} of their length at most, over HTTP and gRPC. ONNX Runtime leaves "
         f"{left.total()} of {len(nodes)} nodes to the processor ({operators}); a run on one image takes "
         f"{number(one_ms)} ms all the same. Decoding and resizing a "

@@ -137,11 +137,8 @@ def _output(output: Any, heading: str) -> str:
     data = output.data
     if "image/png" in data:
         png = "".join(str(data["image/png"]).split())
-        return (
-            f'<img alt="{html.escape(alternative(output, heading))}" src="{_PNG}{png}">'
-            if is_png(png)
-            else ""
-        )
+        text = html.escape(alternative(output, heading))
+        return f'<img alt="{text}" src="{_PNG}{png}">' if is_png(png) else ""
     if "text/html" in data:
         return f'<div class="scroll">{_safe(data["text/html"])}</div>'
     if "text/markdown" in data:

@@ -121,13 +121,13 @@ def decision_table() -> Iterator[str]:
     machine = read_machine(run.directory)
     yield (
         f"\nMeasured on {machine}, weights `{machine.model.pretrained}`. Prices assume {price:.2f} USD an hour and eight "
-        "requests in flight, the client on the same cores. Intervals are at Holm's level; *exploratory* ones, at 95%, are "
-        "not corrected."
+        "requests in flight, the client on the same cores. *Exploratory*: not corrected for multiple "
+        "comparisons."
     )
     gpu = read_run(folder_of(GPU_RUN))
     machine, on_gpu = read_machine(gpu.directory), read_comparisons(gpu)
     reasons = "; ".join(f"{name.split(',')[0]} {on_gpu.table(name).difference.iloc[0]}" for name in ON_GPU)
-    yield f"\nOn {machine.cpu}, {machine.gpus[0].name}, by an earlier instrument: {reasons}."
+    yield f"\nOn an {machine.gpus[0].name}, by an earlier instrument: {reasons}."
 
 
 def pods_under(manifests: str) -> dict[str, int | None]:

@@ -99,7 +99,7 @@ def test_requests_in_flight_are_computed_together_and_not_mixed_up(real_service,
 
 
 def test_batch_max_1_is_one_request_at_a_time(small_service):
-    server = small_service(BATCH_MAX=1)
+    server = small_service(BATCH_MAX=1, MAX_WAIT_S=60)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda data: post(server.url, files=as_files([data, data])), PHOTOS * 2))
     metrics = server.metrics()

@@ -12,6 +12,7 @@ import pytest
 from support.review_library import make_library, photo, remove_all, save
 
 from photodup.core.errors import PhotodupError
+from photodup.photos.library.apple import rescan
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.review.serve import ReviewServer
@@ -151,6 +152,8 @@ def test_elsewhere_it_is_one_sentence_and_nothing_happens(library, monkeypatch):
     session.accept_all()
     with pytest.raises(PhotodupError, match=r"macOS and photoscript.*photodup\[apple\]"):
         session.apply()
+    with pytest.raises(PhotodupError, match="osxphotos"):
+        rescan(library, None, ())  # by its catalogue, whatever its name
     assert everything(library) == before
 
 

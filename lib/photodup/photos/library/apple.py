@@ -3,12 +3,13 @@
 import importlib
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Unpack
 
 from photodup.core.errors import PhotodupError
-from photodup.photos.library.catalogue import Catalogue
+from photodup.photos.library.catalogue import Catalogue, CatalogueError
 from photodup.photos.library.scan import ScanOptions, ScanReport, scan, update
 from photodup.photos.library.walking import ListedFile, Listing, UnreadFile
 
@@ -16,8 +17,14 @@ DEFAULT_FOLDER = "~/Pictures/photodup-apple"  # photodup's own for the library
 
 
 def rescan(root: Path, catalogue: Path | None, only: Sequence[str], *, progress: bool = True) -> ScanReport:
-    """Scan a folder, or a library of Apple Photos with its catalogue elsewhere; see `scan`."""
-    if catalogue and root.suffix == ".photoslibrary":
+    """Scan a library again: through Apple Photos if its catalogue has photos from there, else as a folder; see `scan`."""
+    is_apple = False
+    with (
+        suppress(CatalogueError),
+        Catalogue(root, catalogue) as opened,
+    ):  # there is none yet, or `scan` makes it again
+        is_apple = bool(opened.query("SELECT 1 FROM apple_photo LIMIT 1"))
+    if is_apple:
         return scan_apple_photos(root, catalogue, progress=progress)
     return scan(root, catalogue, only=only, progress=progress)
 

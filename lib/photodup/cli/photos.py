@@ -239,7 +239,7 @@ def group(
 
 
 def _print_group(group: "Group") -> None:
-    keeper = group.keeper
+    keeper, may_go = group.keeper, {photo.id for photo in group.may_go}
     print(f"{group.tier}  {len(group.members) + 1} photos")
     reason = escaped(group.choice.reason)
     print(f"  keep  {printable(keeper.path)}  ({keeper.width} × {keeper.height}; {reason})")
@@ -250,7 +250,7 @@ def _print_group(group: "Group") -> None:
         else:
             kind = f"cosine {member.similarity:.4f}"
         differs = f"; differs: {member.difference}" if member.difference else ""
-        note = "; protected" if photo.id in group.protected else "; may go" if photo in group.may_go else ""
+        note = "; protected" if photo.id in group.protected else "; may go" if photo.id in may_go else ""
         print(f"        {printable(photo.path)}  ({photo.width} × {photo.height}; {kind}{differs}{note})")
 
 

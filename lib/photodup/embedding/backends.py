@@ -15,7 +15,7 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 
 
 class Wire(NamedTuple):
-    """What is sent for an image.
+    """A form in which images are sent.
 
     Attributes:
         servers: that take it.
@@ -137,12 +137,12 @@ class Backend:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether images travel encoded, not as pixels."""
+        """Whether images are sent as encoded files, not as pixels."""
         return WIRES[self.wire].datatype == "BYTES"
 
     @property
     def is_lossy(self) -> bool:
-        """Whether encoding changes the embedding a little."""
+        """Whether what is sent has lost detail, so that embeddings differ a little."""
         return WIRES[self.wire].is_lossy
 
     @property

@@ -21,7 +21,7 @@ from photodup.photos.review.session import ReviewSession
 from photodup.photos.state.own_folder import OwnFolder, OwnFolderError
 from photodup.photos.state.sqlite_file import open_database
 
-CACHES = ("evidence.sqlite",)
+CACHES = ("evidence.sqlite", "neighbours.sqlite")
 
 
 @pytest.fixture(scope="module")

@@ -73,10 +73,10 @@ def _bare(name: str) -> str:
     return name.removesuffix("_total")
 
 
-def total(sample: Scrape, name: str, **labels: str) -> float | None:
+def total(scrape: Scrape, name: str, **labels: str) -> float | None:
     """Return the sum over all series of `name` with these labels; None when there is none."""
     required = set(labels.items())
-    values = [v for (metric, has), v in sample.items() if metric == _bare(name) and required <= set(has)]
+    values = [v for (metric, has), v in scrape.items() if metric == _bare(name) and required <= set(has)]
     return sum(values) if values else None
 
 

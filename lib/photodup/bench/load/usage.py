@@ -61,9 +61,8 @@ def gauges(page: str) -> Gauges:
 def metrics_page(url: str, headers: Mapping[str, str]) -> str:
     """Return a server's metrics page; raises `OSError` or `PhotodupError` where there is none."""
     base = url.removesuffix("/metrics")
-    with contextlib.closing(
-        HttpConnection(base, timeout_s=5.0, most_bytes=MOST_METADATA_BYTES)
-    ) as connection:
+    connection = HttpConnection(base, timeout_s=5.0, most_bytes=MOST_METADATA_BYTES)
+    with contextlib.closing(connection):
         return connection.request(connection.head("GET", "/metrics", 0, headers))[1].decode()
 
 

@@ -69,10 +69,8 @@ class Pixels:
     @property
     def problems(self) -> list[str]:
         """Return one sentence for each photo that cannot be read, and for a store that cannot be written."""
-        return [
-            *(self.unreadable[row] for row in sorted(self.unreadable)),
-            *filter(None, [self.store.problem]),
-        ]
+        of_photos = [self.unreadable[row] for row in sorted(self.unreadable)]
+        return [*of_photos, self.store.problem] if self.store.problem else of_photos
 
     def verify_pairs(self, codes: np.ndarray, deadline_s: float = math.inf) -> dict[int, float | None]:
         """Return the `Verification.score` of pairs (int64[n] from `pair_codes`) by code, None where a photo is unreadable.

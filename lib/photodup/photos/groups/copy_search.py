@@ -19,7 +19,7 @@ class CopySearch:
 
     Args:
         pixels: of the photos, one for each content.
-        may_be_one: returns those of some `pair_codes` that may be compared: neither two exposures nor set apart.
+        comparable: returns those of some `pair_codes` that may be compared: neither two exposures nor set apart.
 
     Attributes:
         scores: `Verification.score` of each pair, by code; `proven` that of copies, by rows.
@@ -27,8 +27,8 @@ class CopySearch:
         is_complete: no pair was left out for the deadline.
     """
 
-    def __init__(self, pixels: Pixels, may_be_one: Callable[[np.ndarray], np.ndarray]) -> None:
-        self._pixels, self._may_be_one = pixels, may_be_one
+    def __init__(self, pixels: Pixels, comparable: Callable[[np.ndarray], np.ndarray]) -> None:
+        self._pixels, self._comparable = pixels, comparable
         self.deadline_s, self.is_complete = math.inf, True
         self._sizes = np.array([photo.size_bytes for photo in pixels.photos], np.int64)
         self._known = pixels.store.read({photo.md5: i for i, photo in enumerate(pixels.photos)})
@@ -43,13 +43,13 @@ class CopySearch:
         """
         self.is_complete = True
         proven = np.array(list(_copies(self._known)), np.int64)
-        self._compare(self._may_be_one(np.unique(np.concatenate([*codes, proven]))))
+        self._compare(self._comparable(np.unique(np.concatenate([*codes, proven]))))
 
     def families(self, rank: np.ndarray) -> list[Family]:
         """Return families of copies, each hub compared with all that may belong to it."""
         for _ in range(MAX_ROUNDS):
             groups = families(self.proven, rank.tolist())
-            more = not_asked(self.proven, groups, self._asked, self._may_be_one)
+            more = not_asked(self.proven, groups, self._asked, self._comparable)
             if not len(more):
                 return groups
             self._compare(more)
@@ -76,7 +76,7 @@ def not_asked(
     pairs: Iterable[tuple[int, int]],
     families: Sequence[Family],
     compared: np.ndarray,
-    may_be_one: Callable[[np.ndarray], np.ndarray],
+    comparable: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
     """Return pairs of hubs with copies of their copies that were never compared.
 
@@ -96,7 +96,7 @@ def not_asked(
         rows_left = np.array([row for row in rows if row != family.hub], np.int64)
         if id(rows) in searched or len(rows_left) < 2:
             continue
-        open_ = may_be_one(np.setdiff1d(pair_codes(np.array(family.hub), rows_left), compared))
+        open_ = comparable(np.setdiff1d(pair_codes(np.array(family.hub), rows_left), compared))
         if len(open_):
             codes.append(open_)
             searched.add(id(rows))

@@ -97,10 +97,9 @@ class KeepRules:
         inside = inventory.lost_parts(*(inventory.unpack(photo.inventory) for photo in (keeper, leaving)))
         return [*self.lost_metadata(keeper, leaving), *inside, *files, *[DEVELOPED] * is_developed]
 
-    def owner_rank(self, photo: Photo) -> tuple:
-        """Return a rank by the owner's choices at the head of the order; one of the lowest is kept, whatever its pixels."""
-        rules = takewhile(lambda rule: rule in _OF_THE_OWNER, self.order)
-        return tuple(self._value(rule, photo) for rule in rules)
+    def owner_rank(self, photo: Photo) -> dict[str, tuple]:
+        """Return the values of the owner's rules, which head the order; one of the lowest is kept, whatever its pixels."""
+        return {rule: self._value(rule, photo) for rule in takewhile(_OF_THE_OWNER.__contains__, self.order)}
 
     def choose(self, photos: Sequence[Photo]) -> Choice:
         """Return the best of one or more photos; equal ones are settled by path, so the answer is stable."""
@@ -118,9 +117,9 @@ class KeepRules:
         return Choice(left[0], None, f"equal by every rule: {PLACES[settled]}")
 
     def by_owner(self, keeper: Photo, copies: Sequence[Photo]) -> Choice | None:
-        """Return the owner's choice that prefers a photo to one of some copies; None if there is none."""
-        for rule in takewhile(_OF_THE_OWNER.__contains__, self.order):
-            if self._value(rule, keeper) < max(self._value(rule, photo) for photo in copies):
+        """Return a keeper with the owner's rule that prefers it to one of its copies; None without such a rule."""
+        for rule, value in self.owner_rank(keeper).items():
+            if value < max(self._value(rule, photo) for photo in copies):
                 return Choice(keeper, rule, self._reason(rule, keeper, copies[0]))
         return None
 

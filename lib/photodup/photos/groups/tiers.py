@@ -129,7 +129,7 @@ class _Grouping:
         with EvidenceStore(catalogue.own.evidence) as store:
             self._beside.memory = store
             pixels = Pixels(partial(read_scanned, catalogue.root), photos, store)
-            search = CopySearch(pixels, self._may_be_one)
+            search = CopySearch(pixels, self._comparable)
             chooser = Chooser(pixels, self._preferring, self._reason_apart)
             seconds = FIRST_SECONDS if options.on_more else options.seconds
             while True:
@@ -172,7 +172,7 @@ class _Grouping:
             near.search, near.recall, tuple(pixels.problems), self._protected, is_complete,
         )  # fmt: skip
 
-    def _may_be_one(self, codes: np.ndarray) -> np.ndarray:
+    def _comparable(self, codes: np.ndarray) -> np.ndarray:
         """Return those of some pairs that may be compared on their pixels."""
         return codes[self._is_asked_for(codes) & ~self._shots.are_two(codes)]
 

@@ -123,7 +123,7 @@ class Catalogue(AbstractContextManager["Catalogue"]):
 
     @property
     def _is_default(self) -> bool:
-        """Whether the catalogue lies inside the library, so that both move together."""
+        """Whether the catalogue lies inside the library, and so moves with it."""
         return self.own.path == self.root / ".photodup"
 
     def _of_another_library(self, library: Path | bytes) -> CatalogueError:

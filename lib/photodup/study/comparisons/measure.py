@@ -61,11 +61,8 @@ class Sizes:
         plan = self.plan
         block_s = max(1.1 * plan.block_s, sum(plan.answers(pair.load)) * pair.load.batch * IMAGE_S)
         n_started = sum(bool(side.settings or side.server) for side in (pair.a, pair.b))
-        return (
-            4 * plan.palindromes * block_s
-            + 2 * (plan.warmup_s + max(plan.alone_s, block_s))
-            + n_started * READY_S
-        )
+        once_s = plan.warmup_s + max(plan.alone_s, block_s)
+        return 4 * plan.palindromes * block_s + 2 * once_s + n_started * READY_S
 
 
 def sizes_of(options: Mapping[str, Any], visits: int | None = None) -> Sizes:

@@ -1,58 +1,16 @@
 """Whole families, the best original, and what is shown as different: planted cases on real photographs."""
 
-from itertools import combinations
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 from support.review_library import copies_in, only_group, photo, save
 
 from photodup.photos.compare import compare
 from photodup.photos.compare.pixels import Pixels
-from photodup.photos.groups.families import families
 from photodup.photos.groups.results import Group
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
-
-
-def star(hub: int, others: range) -> dict[tuple[int, int], float]:
-    return {(min(hub, i), max(hub, i)): 1.0 for i in others if i != hub}
-
-
-def test_a_family_is_found_whole_though_the_best_file_is_least_like_the_others():
-    """The star of the best ranked file (0) has one member; around the best connected one all are there."""
-    (family,) = families(star(5, range(10)), list(range(10)))
-    assert (family.hub, family.members) == (5, tuple(range(10)))
-
-
-def test_one_wrong_pair_joins_nothing_and_two_join():
-    clique = dict.fromkeys(combinations(range(5), 2), 1.0) | dict.fromkeys(combinations(range(5, 10), 2), 1.0)
-    rank = list(range(10))
-    whole = [tuple(range(5)), tuple(range(5, 10))]
-    for wrong in [(0, 5), (2, 7), (4, 9)]:
-        assert [family.members for family in families(clique | {wrong: 1.0}, rank)] == whole
-    assert len(families(clique | {(0, 5): 1.0, (1, 6): 1.0}, rank)) == 1
-    assert len(families(clique | {(0, 5): 1.0, (0, 6): 1.0}, rank)) == 2, "one photo is one witness"
-
-
-@settings(max_examples=60)
-@given(
-    st.sets(
-        st.tuples(st.integers(0, 14), st.integers(0, 14)).filter(lambda pair: pair[0] < pair[1]), max_size=40
-    ),
-    st.permutations(range(15)),
-)
-def test_nobody_is_in_two_families_and_each_member_has_a_proven_pair_inside(pairs, rank):
-    found = families(dict.fromkeys(pairs, 1.0), rank)
-    everyone = [row for family in found for row in family.members]
-    assert len(everyone) == len(set(everyone))
-    for family in found:
-        assert family.hub in family.members and len(family.members) > 1
-        for row in family.members:
-            assert any((min(row, o), max(row, o)) in pairs for o in family.members if o != row)
 
 
 def marked(group: Group) -> set[str]:
@@ -98,6 +56,19 @@ def test_a_part_that_shows_something_else_is_told(tmp_path, original):
     save(changed, tmp_path / "other.jpg")
     for group in copies_in(tmp_path):
         assert marked(group) == set()
+
+
+def test_each_of_two_pictures_that_are_alike_keeps_a_file_of_its_own(tmp_path, original):
+    """All four files are one family; neither picture's small copy may go for the other, or stay for its sake."""
+    changed = original.copy()
+    changed.paste(photo("astronaut").resize((44, 44)), (210, 20))
+    for name, image in {"one": original, "other": changed}.items():
+        save(image, tmp_path / f"{name}.jpg", quality=95)
+        save(image.resize((240, 160), Image.Resampling.LANCZOS), tmp_path / f"{name}-small.jpg")
+    groups = copies_in(tmp_path)
+    assert {group.keeper.path.stem: marked(group) for group in groups} == {
+        "one": {"one-small"}, "other": {"other-small"}
+    }  # fmt: skip
 
 
 def test_two_exposures_with_little_parallax_are_not_suggested(tmp_path, original):

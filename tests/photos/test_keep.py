@@ -17,10 +17,8 @@ from support.review_library import BASE, forget_evidence, make_library, only_gro
 from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import encode
 from photodup.photos.compare import evidence, pixels
-from photodup.photos.compare.evidence import pair_code, pair_codes, pair_rows
+from photodup.photos.compare.evidence import pair_code
 from photodup.photos.demo.photographs import SOURCES
-from photodup.photos.groups.copy_search import not_asked
-from photodup.photos.groups.families import families
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, Model, Photo
@@ -261,20 +259,6 @@ def test_eighteen_copies_of_one_picture_are_one_group(tmp_path):
             (tmp_path / f"{i:02}.jpg").unlink()
         tiers = find_tiers(catalogue)
     assert [len(group.members) for group in tiers.copies] == [14] and len(tiers.problems) == 3
-
-
-@pytest.mark.parametrize(("ruled_out", "expected"), [([], [[(0, 1), (1, 4)]]), ([(0, 1), (1, 4)], [])])
-def test_a_hub_asks_the_copies_of_its_copies_once(ruled_out, expected):
-    rank = np.arange(5)
-    pairs = {(0, 2): 1.0, (1, 2): 1.0, (1, 3): 1.0, (3, 4): 1.0}
-    found = families(pairs, rank)
-    asked = pair_codes(*np.array(list(pairs)).T)
-    out = pair_codes(*np.array(ruled_out, np.int64).reshape(-1, 2).T)
-    rounds = []
-    while len(more := not_asked(pairs, found, asked, lambda codes: np.setdiff1d(codes, out))):
-        rounds.append(sorted(zip(*(rows.tolist() for rows in pair_rows(more)), strict=True)))
-        asked = np.union1d(asked, more)
-    assert rounds[: len(expected)] == expected
 
 
 @pytest.mark.parametrize("same_bytes", [True, False])

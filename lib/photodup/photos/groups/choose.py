@@ -1,4 +1,4 @@
-"""The keeper of a family: the file that reproduces all others. What it does not reproduce stays, and the page shows why."""
+"""The keepers of a family: what one of them reproduces may go. What none reproduces stays, and the page shows why."""
 
 import math
 import time
@@ -14,16 +14,15 @@ from photodup.embedding import imaging
 from photodup.photos.compare.compare import lacks
 from photodup.photos.compare.pixels import Pixels, one_thread_each
 from photodup.photos.compare.unexplained import Difference
-from photodup.photos.groups.families import Family
 from photodup.photos.groups.keepers import KeepRules
 
 TWO_EXPOSURES = "another exposure: the camera gives another time, exposure or number"
-_TRIED = 3  # files that are compared with all others if none reproduces all
+_TRIED = 3  # files that are compared with all others if none reproduces all; also more keepers of one family
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a family, by rows.
+    """What becomes of a family, or of a part of it, by rows.
 
     Attributes:
         keeper: the file to keep.
@@ -32,6 +31,11 @@ class Decision:
 
     keeper: int
     differences: Mapping[int, tuple[Difference, ...]]
+
+    @property
+    def reproduced(self) -> set[int]:
+        """The rows that may go, as far as pixels decide."""
+        return {row for row, lost in self.differences.items() if not lost}
 
 
 def choose_keeper(
@@ -101,33 +105,34 @@ class Chooser:
             self._compared[pair] = self._new[pair] = lacks(*pictures)
         return self._compared[pair]
 
-    def choose(self, families: Sequence[Family], deadline_s: float) -> list[Decision]:
-        """Decide about families in parallel, the largest first; unreadable files leave their family.
+    def choose(self, families: Sequence[Sequence[int]], deadline_s: float) -> list[Decision]:
+        """Decide about families of rows in parallel, the largest first; unreadable files leave their family.
 
         No pair is compared after the deadline, on the monotonic clock.
         """
-        self._recall({row for family in families for row in family.members})
+        self._recall({row for family in families for row in family})
+        self.is_complete = True
         # What needs no comparison comes first.
         decided = {place: self._choose(family, -math.inf) for place, family in enumerate(families)}
-        waiting = [place for place, decision in decided.items() if decision is None]
-        waiting.sort(key=lambda place: -sum(self._photos[row].size_bytes for row in families[place].members))
-        self.is_complete = True
+        waiting = [place for place, decisions in decided.items() if decisions is None]
+        waiting.sort(key=lambda place: -sum(self._photos[row].size_bytes for row in families[place]))
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
             chosen = pool.map(lambda place: self._choose(families[place], deadline_s), waiting)
             through = bar(chosen, total=len(waiting), desc="choose", unit="group") if waiting else ()
             try:
-                for place, decision in zip(waiting, through, strict=True):
-                    decided[place] = decision
+                for place, decisions in zip(waiting, through, strict=True):
+                    decided[place] = decisions
                     self.remember()
             finally:  # an early stop waits for the families in progress
                 pool.shutdown(cancel_futures=True)
-        return [decision for decision in decided.values() if decision]
+        self.is_complete = None not in decided.values()
+        return [decision for decisions in decided.values() for decision in decisions or ()]
 
-    def _choose(self, family: Family, deadline_s: float) -> Decision | None:
-        while True:
-            rows = [row for row in family.members if row not in self._pixels.unreadable]
-            if len(rows) < 2:
-                return None
+    def _choose(self, family: Sequence[int], deadline_s: float) -> list[Decision] | None:
+        """Return a family's decisions, None if time was over; what one keeper does not reproduce, another may."""
+        decisions: list[Decision] = []
+        left = set(family)
+        while len(rows := left - self._pixels.unreadable.keys()) > 1 and len(decisions) <= _TRIED:
             row_of = {self._photos[row].id: row for row in rows}
             ranked = self._rules.ranked([self._photos[row] for row in rows])
             best = self._rules.owner_rank(ranked[0])
@@ -135,12 +140,18 @@ class Chooser:
             by_rank = [row_of[photo.id] for photo in ranked]
             lacks_in_time = partial(self.lacks, deadline_s=deadline_s)
             try:
-                return choose_keeper(by_rank, lacks_in_time, self._besides, n_preferred)
+                decision = choose_keeper(by_rank, lacks_in_time, self._besides, n_preferred)
             except imaging.ImageError:  # it is in `Pixels.unreadable`: try again without it
+                decisions, left = [], set(family)
                 continue
             except TimeoutError:
-                self.is_complete = False
                 return None
+            if decision.reproduced or not decisions:
+                decisions.append(decision)
+            if not decision.reproduced:
+                break
+            left = rows - {decision.keeper} - decision.reproduced
+        return _disjoint(decisions)
 
     def _besides(self, keeper: int, member: int) -> Sequence[str]:
         return self._rules.lost_beside(self._photos[keeper], self._photos[member])
@@ -157,3 +168,14 @@ class Chooser:
         self._pixels.store.add_lacking(
             {(photos[i].md5, photos[j].md5): reasons for (i, j), reasons in new.items()}
         )
+
+
+def _disjoint(decisions: Sequence[Decision]) -> list[Decision]:
+    """Leave in the first decision what no later one reproduces, and in those only what they reproduce."""
+    later = [Decision(each.keeper, dict.fromkeys(each.reproduced, ())) for each in decisions[1:]]
+    elsewhere = {row for each in later for row in (each.keeper, *each.differences)}
+    first = (
+        Decision(each.keeper, {row: lost for row, lost in each.differences.items() if row not in elsewhere})
+        for each in decisions[:1]
+    )
+    return [*first, *later]

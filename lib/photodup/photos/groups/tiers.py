@@ -1,7 +1,7 @@
 """The two tiers: copies, verified on the pixels, and similar pictures, by embedding.
 
 Candidates for copies (`photodup.photos.search.candidates`) are verified on their pixels
-(`photodup.photos.compare.verify`). Proven pairs connect families (`families`), each with a keeper (`choose`). Other photos
+(`photodup.photos.compare.verify`). Proven pairs connect families, whose keepers `choose` finds. Other photos
 are grouped by similarity alone.
 """
 
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -136,9 +135,7 @@ class _Grouping:
                 began_s = time.monotonic()
                 search.deadline_s = began_s + seconds / 2  # the other half is for choosing
                 search.ask(near.alike, near.by_hash)
-                rows = {*chain.from_iterable(search.proven), *similar_rows.ravel().tolist()}
-                rank = _rank(self._rules, photos, sorted(rows))
-                decisions = chooser.choose(search.families(rank), began_s + seconds)
+                decisions = chooser.choose(search.families(), began_s + seconds)
                 is_complete = search.is_complete and chooser.is_complete
                 if is_complete or not options.on_more:
                     break
@@ -147,9 +144,10 @@ class _Grouping:
             decisions = [_without_apart(decision) for decision in decisions]
             decisions = [decision for decision in decisions if decision.differences]
             in_families = {row for decision in decisions for row in (decision.keeper, *decision.differences)}
-            suggested = [i for decision in decisions for i, lost in decision.differences.items() if not lost]
+            suggested = [i for decision in decisions for i in decision.reproduced]
             left = ~np.isin(similar_rows, suggested).any(axis=1)
             first, second = similar_rows[left].T
+            rank = _rank(self._rules, photos, np.unique(similar_rows).tolist())
             similar_stars = stars(Pairs(first, second, cosine[left]), len(photos), rank=rank)
             # Copies of unreadable files have equal bytes.
             of_bytes = by_content(self._listed(catalogue.photos("unreadable")))

@@ -49,8 +49,8 @@ def synthetic_library(n: int, dim: int = 512, block: int = 50_000) -> np.ndarray
 
 def group(n: int) -> dict[str, Any]:
     """Group `n` vectors, then add `INCREMENT` more; return what it took. Call in a fresh process."""
-    from photodup.photos.groups.stars import stars
     from photodup.photos.search.neighbours import Bounds, similar_pairs
+    from photodup.photos.search.stars import stars
 
     vectors = synthetic_library(n + INCREMENT)
     started = time.perf_counter()
@@ -107,9 +107,9 @@ def add_photos(root: Path, vectors: np.ndarray, places: range) -> None:
 
 
 def _find(folder: str) -> dict[str, Any]:
-    from photodup.photos.groups.model_thresholds import choose_model
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.search.candidates import find_neighbours
+    from photodup.photos.search.models import choose_model
     from photodup.photos.search.neighbours import Bounds
 
     started = time.perf_counter()

@@ -21,13 +21,13 @@ from photodup.embedding import imaging
 from photodup.photos.compare.features import features
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.verify import verify_copy
-from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS
-from photodup.photos.groups.stars import stars
 from photodup.photos.library.hashing import md5, perceptual_hash
 from photodup.photos.library.walking import walk
 from photodup.photos.search.candidates import PER_PHOTO_ALONE, PER_PHOTO_BESIDE
 from photodup.photos.search.hash_neighbours import MAX_RADIUS, NEAREST, orientations, search_radius
+from photodup.photos.search.models import OTHER_MODEL, THRESHOLDS
 from photodup.photos.search.neighbours import Bounds, similar_pairs
+from photodup.photos.search.stars import stars
 
 WORK_SIZE = 1024  # longer side of the originals that are edited, pixels: larger ones would only take longer
 LIBRARY_SIZES = tuple(round(10 ** (step / 4)) for step in range(8, 29))

@@ -25,7 +25,7 @@ from benchmarks.photo_quality.pairs import (
 )
 from photodup.core.errors import PhotodupError
 from photodup.photos.compare.verify import Verification
-from photodup.photos.groups.model_thresholds import THRESHOLDS
+from photodup.photos.search.models import THRESHOLDS
 
 
 def simple(scores, positive, shipped=None):

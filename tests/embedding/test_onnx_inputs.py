@@ -14,7 +14,7 @@ from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.engines.onnx_runtime import input_dtype
 from photodup.embedding.engines.reduced import source_of
 from photodup.embedding.imaging import denormalize, normalize
-from photodup.photos.groups.model_thresholds import THRESHOLDS
+from photodup.photos.search.models import THRESHOLDS
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 3, 224, 224), dtype=np.uint8)
 

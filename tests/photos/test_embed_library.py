@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from photodup.cli import app
 from photodup.photos.embed import batches as embed
 from photodup.photos.embed.batches import embed_library
-from photodup.photos.groups.model_thresholds import THRESHOLDS
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
+from photodup.photos.search.models import THRESHOLDS
 
 
 @pytest.mark.skipif(

@@ -14,13 +14,13 @@ from support.review_library import listed
 from photodup.core.errors import PhotodupError
 from photodup.photos.embed.batches import embed_library
 from photodup.photos.groups.keepers import KeepRules
-from photodup.photos.groups.model_thresholds import choose_model
-from photodup.photos.groups.stars import stars
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import Sidecars
+from photodup.photos.search.models import choose_model
 from photodup.photos.search.neighbours import TOLERANCE, Bounds, similar_pairs
+from photodup.photos.search.stars import stars
 
 # Small integers: many equal vectors, many ties, few accidents.
 VECTORS = arrays(np.float32, st.tuples(st.integers(1, 25), st.just(3)), elements=st.integers(-4, 4)).filter(

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from benchmarks.scale import synthetic_library
 from photodup.core.errors import PhotodupError
-from photodup.photos.groups.stars import stars
 from photodup.photos.search import neighbours
 from photodup.photos.search.neighbours import TOLERANCE, Bounds, among_nearest, similar_pairs
+from photodup.photos.search.stars import stars
 
 DIM = 64
 PLAIN = Bounds(0.9, 0.9)

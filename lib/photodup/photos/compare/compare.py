@@ -1,24 +1,19 @@
 """Compare the pixels of two files: can the one that stays reproduce the other, and if not, where and why?"""
 
-from dataclasses import replace
-
 import numpy as np
 from PIL import Image
 
 from photodup.photos.compare import maps
 from photodup.photos.compare.align import Placement, align, grey, inside_of, laid
 from photodup.photos.compare.limits import LIMITS
-from photodup.photos.compare.pictures import Picture, Saving, coefficients
+from photodup.photos.compare.pictures import BLOCK, Picture, Saving, coefficients
 from photodup.photos.compare.reproduce import (
     CELL,
     WINDOW,
     View,
     cells_of,
     compared_views,
-    compressed,
-    lost,
     most_detailed,
-    saved,
     tiles,
     whole_cells,
     whole_size,
@@ -29,7 +24,6 @@ from photodup.photos.compare.unexplained import (
     beyond,
     has_edge,
     in_both,
-    own_detail,
     places,
     unexplained,
 )
@@ -80,7 +74,7 @@ def _doubt(
         is_framed: whether the member has a plain area beyond the keeper's frame.
     """
     member_rms, copy_rms, _ = view.rms_differences
-    scale, softness = placement.scale, view.softness
+    scale = placement.scale
     # Our copy predicts what compression did to the member: it was saved from the keeper.
     is_foretold = view.explained >= LIMITS.explained and member_rms >= 0.7 * copy_rms > 0.1
     is_one_size = 1 - LIMITS.same_size < scale < 1 + LIMITS.same_size
@@ -118,68 +112,14 @@ def _doubt(
         if share > LIMITS.detail_surely or is_likely:
             return ""
         return "the file to keep is larger, and is not seen to hold more: it may be an enlargement"
-    if softness >= LIMITS.softened:
-        return ""
     # Only for formats that our copy cannot simulate: a JPEG saved from the keeper would have been predicted above.
-    is_known = bool(member.saving.tables) or member.saving.is_lossless
-    if keeper.saving.tables and not is_known:
+    if keeper.saving.tables and not (member.saving.tables or member.saving.is_lossless):
         back, _ = laid(member.rgb, maps.inverse(placement.transform), keeper.image.size)
         if rounding(back, keeper.saving) > LIMITS.rounding:
             return ""
-    if softness > LIMITS.softer:
+    if view.softness > LIMITS.softer:
         return "is a little softer: the file to keep may have been sharpened"
-    own_loss = _own_loss(view, keeper.saving)
-    if _share_shown(keeper, member, placement) < LIMITS.less_shown and own_loss < LIMITS.as_lossy * copy_rms:
-        return ""  # a crop: the keeper cannot be made from it, and it is not better saved
-    if _is_sibling(view, keeper.saving, member.saving) and not softness:
-        return ""
-    # Other lossy formats cannot be simulated: such a member may go if it lost more than the keeper and has no detail of its
-    # own.
-    may_have_lost = (
-        not is_known and member.saving.format != "WEBP" and member_rms >= LIMITS.more_lost * own_loss
-    )
-    if may_have_lost and not (member_rms > LIMITS.own_detail_greys and own_detail(view) > LIMITS.own_detail):
-        return ""
     return "which of the two is the original is not seen"
-
-
-def _share_shown(keeper: Picture, member: Picture, placement: Placement) -> float:
-    """Return the share of the keeper's picture that the member shows."""
-    low, high = np.array([(0, 0), keeper.image.size], float)
-    reach = maps.moved(maps.corners(member.image.size), maps.inverse(placement.transform)).clip(low, high)
-    return float(np.prod(reach.max(axis=0) - reach.min(axis=0)) / np.prod(high))
-
-
-def _own_loss(view: View, saving: Saving) -> float:
-    """Return the keeper's loss by its own compression, RMS greys; other formats than JPEG as if saved at quality 85."""
-    if saving.is_lossless:
-        return 0.0
-    off_grid = np.ascontiguousarray(view.keeper[4:, 4:])
-    as_saved = saved(off_grid, saving) if saving.tables else compressed(off_grid, "JPEG", quality=85)
-    loss = lost(grey(off_grid), grey(as_saved))
-    return float(np.sqrt(loss[loss <= np.quantile(loss, 0.9)].mean())) if loss.size else 0.0
-
-
-def _is_sibling(view: View, of_keeper: Saving, of_member: Saving) -> bool:
-    """Return whether both files were saved from one picture, the keeper with finer steps.
-
-    The member then differs from our copy no more than a file that was made by saving the keeper twice.
-    """
-    if not view.saving or not of_keeper.tables or of_keeper.step > LIMITS.finer_step * of_member.step:
-        return False
-    again = np.ascontiguousarray(
-        saved(np.pad(view.keeper, ((4, 0), (4, 0), (0, 0)), "edge"), of_keeper)[4:, 4:]
-    )
-    through = replace(view, member=saved(again, of_member))
-    (member_rms, _, residual_rms), (member_rms_through, _, residual_rms_through) = (
-        view.rms_differences,
-        through.rms_differences,
-    )
-    # If the files are closer than two savings of one picture, one was made from the other.
-    return (
-        residual_rms < LIMITS.sibling * residual_rms_through
-        and member_rms > LIMITS.two_savings * member_rms_through
-    )
 
 
 def rounding(rgb: np.ndarray, saving: Saving) -> float:
@@ -190,12 +130,12 @@ def rounding(rgb: np.ndarray, saving: Saving) -> float:
     lying = saving.as_saved(rgb)
     left, top = most_detailed(lying, WINDOW)
     part = grey(lying[top : top + WINDOW, left : left + WINDOW]) - 128
-    height, width = ((length - 4) // 8 * 8 for length in part.shape)
+    height, width = ((length - BLOCK // 2) // BLOCK * BLOCK for length in part.shape)
     if min(height, width) < 2 * CELL:
         return 0.0
-    steps = np.array(saving.tables[0], np.float32).reshape(8, 8)
+    steps = saving.steps
     nearness = []
-    for at in (0, 4):
+    for at in (0, BLOCK // 2):
         multiples = coefficients(part[at : at + height, at : at + width]) / steps
         size = np.abs(multiples)
         counted = multiples[(size > 0.6) & (size < 4.5) & (steps > 3)]

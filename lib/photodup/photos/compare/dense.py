@@ -1,74 +1,47 @@
 """Align two pictures without local features: fog, gradients, drawings, a plain wall.
 
-Such pictures have few corners and many soft edges. The middle of one is searched for, scaled, in a thumbnail of the other;
-the best places are refined to an affine map on the grey values (ECC, Evangelidis and Psarakis 2008), which also turns a
-little.
+Such pictures have few corners and many soft edges. The middle of one is laid on the middle of the other and refined to an
+affine map on the grey values (ECC, Evangelidis and Psarakis 2008), which also turns a little.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 
 from photodup.photos.compare import maps
 
-# Longer side, pixels: where the window is searched for, and where the map is refined.
-SEARCHED = 64
-REFINED = 240
-# Scale of the source in the frame of the target: a crop to half the area is 0.71.
-SCALES = np.geomspace(0.71, 1.41, 13)
-# Below this correlation of the window a place is not worth refining; edits of one picture reach 0.9.
-MIN_MATCH = 0.85
+_SIDE = 240  # longer side at which a map is refined, pixels
+_SCALES = (
+    1,
+    np.sqrt(2),
+    np.sqrt(1 / 2),
+)  # source to target: as it is, or where one is cropped to half its area
 
 
 def grey_maps(target: np.ndarray, source: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield up to two affine maps float64[2, 3] from source to target (pixels of these uint8 greys)."""
+    """Yield up to three affine maps float64[2, 3] from source to target (pixels of these uint8 greys)."""
     import cv2
 
-    starts = _starts(_resized(target, SEARCHED), _resized(source, SEARCHED))[:2]
-    fine_target, fine_source = _resized(target, REFINED), _resized(source, REFINED)
-    height, width = fine_source.shape
-    top, left = int(0.15 * height), int(0.15 * width)  # the middle: a border is not in the other picture
-    middle = np.ascontiguousarray(fine_source[top : height - top, left : width - left])
-    ends = cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 30, 1e-4
-    for start in starts:
-        begin = maps.rescaled_centres(start, REFINED / SEARCHED, REFINED / SEARCHED)
-        begin[:, 2] += begin[:, :2] @ (left, top)
-        try:
+    a, b = (_reduced(greys) for greys in (target, source))
+    ends = cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 100, 1e-4
+    middles = [np.array(greys.shape[::-1]) / 2 for greys in (a, b)]
+    for scale in _SCALES:
+        start = maps.to_centres(maps.straight(np.full(2, scale), middles[0] - scale * middles[1]))
+        with suppress(cv2.error):  # it did not converge, or left the picture
             _, refined = cv2.findTransformECC(
-                middle, fine_target, begin.astype(np.float32), cv2.MOTION_AFFINE, ends
+                b, a, start.astype(np.float32), cv2.MOTION_AFFINE, ends, None, 5
             )
-        except cv2.error:  # it did not converge, or left the picture
-            continue
-        transform = refined.astype(float)
-        transform[:, 2] -= transform[:, :2] @ (left, top)
-        if np.isfinite(transform).all() and abs(np.linalg.det(transform[:, :2])) > 1e-3:
-            yield maps.rescaled_centres(transform, max(source.shape) / REFINED, max(target.shape) / REFINED)
+            transform = refined.astype(float)
+            if np.isfinite(transform).all() and abs(np.linalg.det(transform[:, :2])) > 1e-3:
+                yield maps.rescaled_centres(transform, max(source.shape) / _SIDE, max(target.shape) / _SIDE)
 
 
-def _starts(target: np.ndarray, source: np.ndarray) -> list[np.ndarray]:
-    """Return maps source -> target, without rotation, under which the middle of the source is found, best first."""
+def _reduced(greys: np.ndarray) -> np.ndarray:
     import cv2
 
-    top, left = (length // 5 for length in source.shape)
-    middle = np.ascontiguousarray(source[top : len(source) - top, left : source.shape[1] - left])
-    places = []
-    for scale in SCALES:
-        window = cv2.resize(middle, None, fx=scale, fy=scale)
-        if (np.array(window.shape) >= target.shape).any() or min(window.shape) < 8 or window.std() < 2:
-            continue
-        _, best, _, place = cv2.minMaxLoc(cv2.matchTemplate(target, window, cv2.TM_CCOEFF_NORMED))
-        if MIN_MATCH <= best <= 1.001:  # a flat target gives anything
-            scales = np.divide(window.shape, middle.shape)[::-1]
-            places.append((best, maps.to_centres(maps.straight(scales, place - scales * (left, top)))))
-    return [transform for _, transform in sorted(places, key=lambda entry: -entry[0])]
-
-
-def _resized(grey: np.ndarray, side: int) -> np.ndarray:
-    import cv2
-
-    scale = side / max(grey.shape)
-    size = [max(8, round(length * scale)) for length in grey.shape[::-1]]
-    return cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
+    size = [max(8, round(length * _SIDE / max(greys.shape))) for length in greys.shape[::-1]]
+    return cv2.resize(greys, size, interpolation=cv2.INTER_AREA)
 
 
 def structure(grey: np.ndarray, covered: np.ndarray) -> np.ndarray:

@@ -3,16 +3,17 @@
 import numpy as np
 
 Size = tuple[int, int]  # width and height, pixels
+_HALF = np.full(2, 0.5)  # of a pixel
 
 
 def from_centres(transform: np.ndarray) -> np.ndarray:
     """Return a map between centres of pixels as one between edges."""
-    return np.column_stack([transform[:, :2], transform[:, 2] + 0.5 - transform[:, :2] @ (0.5, 0.5)])
+    return np.column_stack([transform[:, :2], transform[:, 2] + _HALF - transform[:, :2] @ _HALF])
 
 
 def to_centres(transform: np.ndarray) -> np.ndarray:
     """Return a map between edges of pixels as one between centres, as OpenCV takes it."""
-    return np.column_stack([transform[:, :2], transform[:, 2] - 0.5 + transform[:, :2] @ (0.5, 0.5)])
+    return np.column_stack([transform[:, :2], transform[:, 2] - _HALF + transform[:, :2] @ _HALF])
 
 
 def straight(scales: np.ndarray, offset: np.ndarray | tuple[float, float] = (0, 0)) -> np.ndarray:

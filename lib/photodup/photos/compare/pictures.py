@@ -8,16 +8,17 @@ from PIL import Image, JpegImagePlugin
 
 from photodup.photos.compare.features import Features, features
 
-_COSINES = np.cos(np.pi / 16 * np.outer(np.arange(8), np.arange(1, 16, 2)))
+BLOCK = 8  # side of a JPEG's block, pixels
+_COSINES = np.cos(np.pi / BLOCK * np.outer(np.arange(BLOCK), np.arange(BLOCK) + 1 / 2))
 # A JPEG's transform: the coefficients of a block are DCT @ block @ DCT.T.
-DCT = (_COSINES * np.sqrt(np.where(np.arange(8) == 0, 1, 2) / 8)[:, None]).astype(np.float32)
+DCT = (_COSINES * np.sqrt(np.where(np.arange(BLOCK) == 0, 1, 2) / BLOCK)[:, None]).astype(np.float32)
 _LOSSLESS = frozenset({"PNG", "TIFF", "BMP", "PPM", "GIF", "RAW"})
 
 
 def coefficients(greys: np.ndarray) -> np.ndarray:
     """Return a JPEG's DCT coefficients, float32[h/8, w/8, 8, 8], of greys float32[h, w]; h and w are multiples of 8."""
-    height, width = greys.shape
-    return DCT @ greys.reshape(height // 8, 8, width // 8, 8).swapaxes(1, 2) @ DCT.T
+    rows, columns = (length // BLOCK for length in greys.shape)
+    return DCT @ greys.reshape(rows, BLOCK, columns, BLOCK).swapaxes(1, 2) @ DCT.T
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class Saving:
     def is_lossless(self) -> bool:
         """Return whether the format keeps every pixel."""
         return self.format in _LOSSLESS
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Return a JPEG's luminance steps, float32[8, 8]."""
+        return np.array(self.tables[0], np.float32).reshape(BLOCK, BLOCK)
 
     @property
     def step(self) -> float:

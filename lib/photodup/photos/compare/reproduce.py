@@ -1,7 +1,6 @@
 """Make "our copy" of a keeper: aligned with the member, and blurred and compressed as strongly as the member was."""
 
 import io
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -102,9 +101,9 @@ def cells(values: np.ndarray, side: int = CELL) -> np.ndarray:
     )  # five times as fast as NumPy's mean
 
 
-def whole_cells(inside: np.ndarray) -> np.ndarray:
+def whole_cells(inside: np.ndarray, side: int = CELL) -> np.ndarray:
     """Return which cells lie inside altogether."""
-    return cells(inside) > 0.999
+    return cells(inside, side) > 0.999
 
 
 def cells_of(values: np.ndarray, octave: int, covered: np.ndarray, side: int = CELL) -> np.ndarray:
@@ -301,16 +300,11 @@ def _as_strong(
     if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
     twice, least = copy, 0.5 * member_loss
-    # WebP has one encoder, which can be run; other formats are imitated by JPEG.
-    form = "WEBP" if saving.format == "WEBP" else "JPEG"
+    save = cache(lambda quality: compressed(keeper, "JPEG", quality=quality))  # imitates other formats, too
     least_loss = 0.6 * member_loss
-    save = cache(lambda quality: compressed(keeper, form, quality=quality))
-    qualities = _QUALITIES
-    if loss(greys, save(qualities[-1])) < least_loss:
+    if loss(greys, save(_QUALITIES[-1])) < least_loss:
         return copy, is_exact  # no quality loses as much
-    if form == "WEBP":  # slow, and its loss grows with every step: search by bisection
-        qualities = qualities[bisect_left(qualities, least_loss, key=lambda q: loss(greys, save(q))) :]
-    for quality in qualities:
+    for quality in _QUALITIES:
         again = save(quality)
         stronger = loss(greys, again)
         if stronger > (1.5 if is_exact else 1.2) * member_loss:

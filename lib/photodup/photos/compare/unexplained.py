@@ -7,7 +7,7 @@ import numpy as np
 from photodup.photos.compare import maps
 from photodup.photos.compare.align import grey, inside_of, laid, slopes
 from photodup.photos.compare.limits import LIMITS
-from photodup.photos.compare.pictures import DCT, Saving, coefficients
+from photodup.photos.compare.pictures import BLOCK, DCT, Saving, coefficients
 from photodup.photos.compare.reproduce import CELL, Octaves, View, cells, cells_of, whole_cells
 
 # Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
@@ -16,7 +16,6 @@ Box = tuple[float, float, float, float]
 _NOWHERE = np.zeros((0, 4), int)
 _MARGIN = 16  # pixels around the member in which the keeper has to go on
 _MOST_BOXES = 12
-_GRAIN_CELL = 8  # side of a cell in which grain is looked for, pixels: a JPEG's block
 # Standard deviations, pixels: of the blur of a difference, and of the place around it in which compression is measured.
 _BLUR, _AROUND = 1.2, 6
 # Allowed everywhere: a difference of so many greys, and a shift of so many pixels.
@@ -124,9 +123,9 @@ def beyond_rounding(member: np.ndarray, keeper: np.ndarray, saving: Saving) -> n
     if not saving.tables:
         return saving.upright(apart)
     height, width = apart.shape
-    apart = cv2.copyMakeBorder(apart, 0, -height % 8, 0, -width % 8, cv2.BORDER_REPLICATE)
+    apart = cv2.copyMakeBorder(apart, 0, -height % BLOCK, 0, -width % BLOCK, cv2.BORDER_REPLICATE)
     multiples = coefficients(apart)
-    half_steps = np.array(saving.tables[0], np.float32).reshape(8, 8) / 2 + 1
+    half_steps = saving.steps / 2 + 1
     multiples -= multiples.clip(-half_steps, half_steps)
     pixels = (DCT.T @ multiples @ DCT).swapaxes(1, 2).reshape(apart.shape)
     return saving.upright(pixels[:height, :width])
@@ -191,12 +190,12 @@ def has_own_grain(view: View) -> bool:
     """
     if view.explained >= LIMITS.explained:
         return False
-    covered = cells(view.inside, _GRAIN_CELL) > 0.999
+    covered = whole_cells(view.inside, BLOCK)
     covered[:2] = covered[-2:] = covered[:, :2] = covered[:, -2:] = False
     member, keeper, copy = view.octaves
 
     def each(first: Octaves, second: Octaves, octave: int) -> np.ndarray:
-        return cells_of(first[octave] * second[octave], octave, covered, _GRAIN_CELL)
+        return cells_of(first[octave] * second[octave], octave, covered, BLOCK)
 
     order = np.argsort(each(keeper, keeper, 1) + each(member, member, 1))
     even = order[: max(6, len(order) // 16)]
@@ -215,7 +214,7 @@ def has_own_grain(view: View) -> bool:
         common = likeness(member, keeper, octave)
         if view.saving:
             least = LIMITS.grain_common * likeness(copy, keeper, octave)
-            chance = LIMITS.grain_chance / (_GRAIN_CELL >> octave) / np.sqrt(len(even))
+            chance = LIMITS.grain_chance / (BLOCK >> octave) / np.sqrt(len(even))
             has_own = of_keeper > LIMITS.grain_greys and common + chance < least
         else:  # unknown compression: too little of the grain that it left is the keeper's
             is_left = (
@@ -225,16 +224,6 @@ def has_own_grain(view: View) -> bool:
         if has_own:
             return True
     return False
-
-
-def own_detail(view: View) -> float:
-    """Return the fine detail that only the member has, relative to the keeper's detail that the member lost."""
-    covered, (member, keeper, _) = whole_cells(view.inside), view.octaves
-    extra, lost = (
-        sum(float(cells_of(a * (a - b), n, covered).mean()) for n, (a, b) in enumerate(pairs))
-        for pairs in (zip(member[:2], keeper, strict=False), zip(keeper[:2], member, strict=False))
-    )
-    return extra / max(lost, 1e-3)
 
 
 def beyond(view: View) -> np.ndarray:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from photodup.photos.compare.unexplained import Box, Difference
 from photodup.photos.groups.keepers import Choice
-from photodup.photos.groups.model_thresholds import ModelThresholds
 from photodup.photos.library.catalogue import Model, Photo
+from photodup.photos.search.models import ModelThresholds
 
 
 @dataclass(frozen=True)

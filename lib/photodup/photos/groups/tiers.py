@@ -21,17 +21,17 @@ from photodup.photos.compare.unexplained import Difference
 from photodup.photos.groups.choose import TWO_EXPOSURES, Chooser, Decision
 from photodup.photos.groups.copy_search import CopySearch
 from photodup.photos.groups.keepers import Choice, KeepRules
-from photodup.photos.groups.model_thresholds import OTHER_MODEL, THRESHOLDS, ModelThresholds, choose_model
 from photodup.photos.groups.results import Group, Member, Tiers
-from photodup.photos.groups.stars import stars
 from photodup.photos.library.catalogue import Catalogue, Photo, by_content
 from photodup.photos.library.feedback import Feedback
 from photodup.photos.library.hard_links import bytes_freed
 from photodup.photos.library.settings import check_inside, load_settings
 from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.search.candidates import Neighbours, find_neighbours
+from photodup.photos.search.models import OTHER_MODEL, THRESHOLDS, ModelThresholds, choose_model
 from photodup.photos.search.neighbours import TOLERANCE, Bounds, Pairs
 from photodup.photos.search.shots import Shots
+from photodup.photos.search.stars import stars
 
 FIRST_SECONDS = 3.0  # of comparing, before the first groups are shown
 BURST_SECONDS = 60.0  # photos taken within this time need less similarity to count as one scene

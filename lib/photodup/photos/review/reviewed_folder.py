@@ -19,12 +19,12 @@ from photodup.core.names import escaped
 from photodup.core.progress import watched_by
 from photodup.photos.embed.batches import embed_library
 from photodup.photos.embed.choose import EncoderRequest, connect_encoder
-from photodup.photos.groups.model_thresholds import choose_model
 from photodup.photos.library.apple import rescan
 from photodup.photos.library.catalogue import Catalogue, Model, is_scanned
 from photodup.photos.library.scan import existing_folder
 from photodup.photos.library.settings import check_folders, load_settings, save_settings
 from photodup.photos.review.session import ReviewSession
+from photodup.photos.search.models import choose_model
 
 if TYPE_CHECKING:
     from photodup.embedding.client.embedder import Embedder

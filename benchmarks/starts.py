@@ -38,10 +38,11 @@ def rows(n: int = STARTS, photos: int = LARGE) -> Iterator[Row]:
 
 def made_up_library(root: Path, n: int) -> None:
     """Make a library of `n` small photographs, a tenth of them copies of the same bytes, pairs by hash refused."""
-    from photodup.photos.compare.evidence import EvidenceStore, pair_rows
+    from photodup.photos.compare.evidence import EvidenceStore
     from photodup.photos.library.catalogue import Catalogue, by_content
     from photodup.photos.library.scan import scan
     from photodup.photos.search.candidates import find_neighbours
+    from photodup.photos.search.pair_codes import pair_rows
 
     rng = np.random.default_rng(0)
     for i in range(n):

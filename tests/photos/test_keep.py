@@ -17,7 +17,6 @@ from support.review_library import BASE, forget_evidence, make_library, only_gro
 from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import encode
 from photodup.photos.compare import evidence, pixels
-from photodup.photos.compare.evidence import pair_code
 from photodup.photos.demo.photographs import SOURCES
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.tiers import find_tiers
@@ -28,6 +27,7 @@ from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import DEFAULT_RULES, LibrarySettings
 from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.search.hash_neighbours import mirrored_hash, near_hashes
+from photodup.photos.search.pair_codes import pair_code
 
 
 def other(**changes) -> Photo:

@@ -11,7 +11,6 @@ import pytest
 from PIL import Image, ImageEnhance
 from support.review_library import BASE, described_by_xmp, exif, listed, only_group, photo, write, xmp
 
-from photodup.photos.compare.evidence import pair_codes
 from photodup.photos.groups.keepers import KeepRules
 from photodup.photos.groups.names import place
 from photodup.photos.groups.results import Group
@@ -25,6 +24,7 @@ from photodup.photos.library.metadata import (
 )
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import Sidecars
+from photodup.photos.search.pair_codes import pair_codes
 from photodup.photos.search.shots import Shots
 
 

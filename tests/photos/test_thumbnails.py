@@ -12,12 +12,13 @@ from support.review_library import listed, make_library, photo, save
 from benchmarks.photo_quality.edits import REFERENCE, named
 from photodup.embedding import imaging
 from photodup.photos.compare import pictures, pixels
-from photodup.photos.compare.evidence import EvidenceStore, pair_codes
+from photodup.photos.compare.evidence import EvidenceStore
 from photodup.photos.compare.features import features
 from photodup.photos.compare.thumbnails import Thumbnail, may_be_one
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import square_greys
+from photodup.photos.search.pair_codes import pair_codes
 
 NAMES = ("astronaut", "coffee", "chelsea", "rocket")
 

@@ -113,12 +113,12 @@ def test_size_is_bounded_before_anything_is_compared():
 
 
 GOOD = Verification(50, 1.0, 0.9, 0.0, 1.0)
-BY_GREY = Verification(overlap=1, correlation=0.99, agreement=1, by_grey=True, patches=60, detail=0.95)
+BY_GREY = Verification(overlap=1, correlation=0.95, agreement=1, by_grey=True, patches=60)
 
 
 @pytest.mark.parametrize(("good", "faults"), [
     (GOOD, {"inliers": 5, "overlap": 0.1, "correlation": 0.2, "spot": 0.6, "agreement": 0.8}),
-    (BY_GREY, {"patches": 12, "detail": 0.3, "correlation": 0.7, "spot": 0.6, "overlap": 0.1}),
+    (BY_GREY, {"patches": 12, "correlation": 0.3, "spot": 0.6, "overlap": 0.1}),
 ], ids=["by features", "by greys"])  # fmt: skip
 def test_each_threshold_can_refuse(good, faults):
     assert good.is_copy()

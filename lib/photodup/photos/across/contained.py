@@ -19,7 +19,7 @@ import numpy as np
 from photodup.core.paths import cache_dir
 from photodup.core.progress import bar
 from photodup.embedding.imaging import ImageError
-from photodup.photos.compare.evidence import EvidenceStore, pair_code, pair_codes
+from photodup.photos.compare.evidence import EvidenceStore
 from photodup.photos.compare.pixels import Pixels, one_thread_each, read_scanned
 from photodup.photos.groups.choose import TWO_EXPOSURES, Chooser
 from photodup.photos.groups.copy_search import CopySearch
@@ -32,6 +32,7 @@ from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.library.walking import UnreadFile, open_photo_file
 from photodup.photos.search.candidates import PER_PHOTO_ALONE
 from photodup.photos.search.hash_neighbours import bits_apart, nearest_across, search_radius
+from photodup.photos.search.pair_codes import pair_code, pair_codes
 from photodup.photos.search.shots import Shots
 
 # Photos of the library that one photo is compared with. Of 120 copies of four kinds, planted in a library of 220, all had

@@ -8,7 +8,7 @@ from PIL import Image
 
 from photodup.photos.compare import maps
 from photodup.photos.compare.maps import Size
-from photodup.photos.compare.patches import correlation
+from photodup.photos.compare.patches import correlation, laid_over
 from photodup.photos.compare.pictures import Picture
 from photodup.photos.compare.verify import verify_with_map
 
@@ -190,19 +190,10 @@ def _fitting(target: np.ndarray, source: np.ndarray) -> Callable[[np.ndarray], f
     soft = [cv2.GaussianBlur(picture, (0, 0), 1.5) for picture in (target, source)]
 
     def fit(transform: np.ndarray) -> float:
-        warped, inside = _warped(soft[1], transform, target.shape[::-1])
+        warped, inside = laid_over(soft[1], maps.to_centres(transform), target.shape[::-1])
         return correlation(soft[0][inside], warped[inside])
 
     return fit
-
-
-def _warped(greys: np.ndarray, transform: np.ndarray, size: Size) -> tuple[np.ndarray, np.ndarray]:
-    """Return greys mapped onto a frame of this size, and bool[h, w] where they lie."""
-    import cv2
-
-    centred, ones = maps.to_centres(transform), np.ones_like(greys, np.uint8)
-    inside = cv2.warpAffine(ones, centred, size, flags=cv2.INTER_NEAREST) > 0
-    return cv2.warpAffine(greys, centred, size), inside
 
 
 def slopes(greys: np.ndarray) -> list[np.ndarray]:
@@ -228,7 +219,7 @@ def _settled(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> n
     basis = np.stack([across * x, across * y, across, down * x, down * y, down, a.ravel(), np.ones_like(x)])
     edges = maps.corners((width, height))
     for _ in range(8):
-        b, covered = _warped(soft, transform, (width, height))
+        b, covered = laid_over(soft, maps.to_centres(transform), (width, height))
         inside, apart = covered.ravel(), (b - a).ravel()
         if not inside.any():
             break

@@ -12,11 +12,8 @@ import numpy as np
 from photodup.photos.compare import maps
 
 _SIDE = 240  # longer side at which a map is refined, pixels
-_SCALES = (
-    1,
-    np.sqrt(2),
-    np.sqrt(1 / 2),
-)  # source to target: as it is, or where one is cropped to half its area
+# Source to target: as it is, or where one is cropped to half its area.
+_SCALES = 1, np.sqrt(2), np.sqrt(1 / 2)
 
 
 def grey_maps(target: np.ndarray, source: np.ndarray) -> Iterator[np.ndarray]:
@@ -29,10 +26,8 @@ def grey_maps(target: np.ndarray, source: np.ndarray) -> Iterator[np.ndarray]:
     for scale in _SCALES:
         start = maps.to_centres(maps.straight(np.full(2, scale), middles[0] - scale * middles[1]))
         with suppress(cv2.error):  # it did not converge, or left the picture
-            _, refined = cv2.findTransformECC(
-                b, a, start.astype(np.float32), cv2.MOTION_AFFINE, ends, None, 5
-            )
-            transform = refined.astype(float)
+            _, refined = cv2.findTransformECC(b, a, start.astype(np.float32), cv2.MOTION_AFFINE, ends)
+            transform = np.asarray(refined, float)
             if np.isfinite(transform).all() and abs(np.linalg.det(transform[:, :2])) > 1e-3:
                 yield maps.rescaled_centres(transform, max(source.shape) / _SIDE, max(target.shape) / _SIDE)
 
@@ -42,19 +37,3 @@ def _reduced(greys: np.ndarray) -> np.ndarray:
 
     size = [max(8, round(length * _SIDE / max(greys.shape))) for length in greys.shape[::-1]]
     return cv2.resize(greys, size, interpolation=cv2.INTER_AREA)
-
-
-def structure(grey: np.ndarray, covered: np.ndarray) -> np.ndarray:
-    """Return the structure of 2 to 12 pixels, float32, zero where not covered (bool).
-
-    Gradients are removed: any two evening skies agree in them.
-    """
-    import cv2
-
-    weight = covered.astype(np.float32)
-    # Normalised by what is covered, or the edge of the overlap would look like structure of its own.
-    fine, coarse = (
-        cv2.GaussianBlur(grey * weight, (0, 0), sigma) / (cv2.GaussianBlur(weight, (0, 0), sigma) + 1e-3)
-        for sigma in (2, 12)
-    )
-    return (fine - coarse) * weight

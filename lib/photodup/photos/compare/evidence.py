@@ -6,32 +6,16 @@ A cache: deleting the file costs time and nothing else.
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from photodup.photos.compare.unexplained import Difference
+from photodup.photos.search.pair_codes import pair_code
 from photodup.photos.state.cache_file import DAMAGE, CacheFile
 from photodup.photos.state.sqlite_file import Form
 
 _DIFFERENCES = TypeAdapter(tuple[Difference, ...])
-
-
-def pair_code(i: int, j: int) -> int:
-    """Return one number for a pair of rows, in either order."""
-    return min(i, j) << 32 | max(i, j)
-
-
-def pair_codes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the `pair_code` of each pair of rows, int64[n]."""
-    low, high = np.minimum(first, second).astype(np.int64), np.maximum(first, second).astype(np.int64)
-    return low << 32 | high
-
-
-def pair_rows(codes: Any) -> tuple[Any, Any]:
-    """Return the rows of one pair or of an array of them, the smaller first."""
-    return codes >> 32, codes & 0xFFFFFFFF
 
 
 class EvidenceStore(CacheFile):

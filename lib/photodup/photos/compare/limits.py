@@ -21,8 +21,6 @@ class Limits:
     min_agreement: float = 0.95
     # `Verification` by grey values, for pictures with few features.
     min_patches: int = 20
-    min_grey_correlation: float = 0.9
-    min_detail: float = 0.5
     max_stretch: float = 1.25
     # Light: share of cells that differ by more than `light_greys`, and median difference of the dark, middle or bright
     # third. Honest copies reach 0.11 and 1.1 greys; brightness x0.9 and a warm filter 0.9 and 10, colours x1.12 1.7 to 2.2
@@ -46,10 +44,9 @@ class Limits:
     # sharpened ones begin at 1.08 and 1.21.
     contrast: float = 0.06
     contrast_finest: float = 0.25
-    # Share of the member's finest and next octave missing from our copy. Honest copies reach 0.42 and 0.17; if the keeper is
-    # a half-size copy, 0.66 to 0.83.
+    # Share of the member's finest octave missing from our copy. Honest copies reach 0.42; if the keeper is a half-size copy,
+    # 0.66 to 0.83.
     finer: float = 0.45
-    finer_next: float = 0.25
     # Grain of even cells, checked if our copy does not predict the member: least grain of the keeper (greys; half as much an
     # octave coarser), least correlation of member and keeper relative to that of our copy and keeper, and tolerance in
     # standard errors. Smaller copies reach 0.85, other exposures with grain of 2 to 6 greys 0 to 0.78.

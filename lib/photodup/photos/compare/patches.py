@@ -2,10 +2,13 @@
 
 import numpy as np
 
-# Side of a patch, pixels. It agrees at this correlation, and has texture at this standard deviation (greys).
+from photodup.photos.compare.maps import Size
+
+# Side of a patch, pixels. It agrees at this correlation, and has texture at this standard deviation (greys); less is texture
+# where gradients are removed.
 PATCH = 24
 PATCH_AGREES = 0.6
-TEXTURED = 6.0
+TEXTURED, FAINTLY_TEXTURED = 6.0, 2.0
 # Strokes of a caption are thinner than this (pixels, at a longer side of 480).
 MAX_STROKE = 9
 
@@ -19,35 +22,62 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
     return float((a * b).sum()) / norm if norm > 1e-6 else 0.0
 
 
-def laid_over(target: np.ndarray, source: np.ndarray, transform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return uint8 greys mapped to the target's frame (`transform`: source to target), and bool[h, w] where they lie."""
+def laid_over(greys: np.ndarray, transform: np.ndarray, size: Size) -> tuple[np.ndarray, np.ndarray]:
+    """Return greys mapped to a frame of this size by a map between centres, and bool[h, w] where they lie."""
     import cv2
 
-    size = target.shape[::-1]
     # Repeat edge pixels outside: black would be blurred into the patches inside.
-    warped = cv2.warpAffine(source, transform, size, flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REPLICATE)
-    return warped, cv2.warpAffine(np.full_like(source, 255), transform, size) == 255
+    warped = cv2.warpAffine(greys, transform, size, borderMode=cv2.BORDER_REPLICATE)
+    return warped, cv2.warpAffine(np.full(greys.shape, 255, np.uint8), transform, size) == 255
+
+
+def structure(grey: np.ndarray, covered: np.ndarray) -> np.ndarray:
+    """Return the structure of 2 to 12 pixels, float32, zero where not covered (bool).
+
+    Gradients are removed: any two evening skies agree in them.
+    """
+    import cv2
+
+    weight = covered.astype(np.float32)
+    # Normalised by what is covered, or the edge of the overlap would look like structure of its own.
+    fine, coarse = (
+        cv2.GaussianBlur(grey * weight, (0, 0), sigma) / (cv2.GaussianBlur(weight, (0, 0), sigma) + 1e-3)
+        for sigma in (2, 12)
+    )
+    return (fine - coarse) * weight
 
 
 def overlay(
-    target: np.ndarray, source: np.ndarray, transform: np.ndarray
-) -> tuple[float, float, float, float]:
-    """Map the source onto the target; return overlap, correlation, spot and agreement, as in `Verification`."""
+    target: np.ndarray, source: np.ndarray, transform: np.ndarray, *, of_structure: bool = False
+) -> tuple[float, float, float, float, int]:
+    """Map the source onto the target, and compare their greys or, without gradients, their structure.
+
+    Returns:
+        Overlap, correlation, spot, agreement and patches, as in `Verification`.
+    """
     import cv2
 
-    warped, covered = laid_over(target, source, transform)
+    warped, covered = laid_over(source, transform, target.shape[::-1])
     area = np.count_nonzero(covered)
     scale = abs(np.linalg.det(transform[:, :2]))
     overlap = float(area / min(target.size, max(source.size * scale, 1.0)))
     if area < 1000:
-        return overlap, 0.0, 0.0, 0.0
-    # A slight blur forgives JPEG noise and half a pixel of misalignment.
-    a, b = (cv2.GaussianBlur(greys.astype(np.float32), (0, 0), 1.5) for greys in (target, warped))
-    whole = correlation(a[covered], b[covered])
-    patches = patch_correlations(a, b, covered)
-    if np.isfinite(patches).sum() < 8:
-        return overlap, whole, 0.0, max(whole, 0.0)
-    return overlap, whole, *differences(patches, target, warped, covered)
+        return overlap, 0.0, 0.0, 0.0, 0
+    inside, texture = covered, TEXTURED
+    if of_structure:
+        a, b = structure(target, covered), structure(warped, covered)
+        # Leave out the edge: a one-sided blur makes structure of a plain gradient.
+        margin = np.ones((2 * PATCH + 1, 2 * PATCH + 1), np.uint8)
+        inside, texture = cv2.erode(covered.astype(np.uint8), margin, borderValue=0) > 0, FAINTLY_TEXTURED
+    else:
+        # A slight blur forgives JPEG noise and half a pixel of misalignment.
+        a, b = (cv2.GaussianBlur(greys.astype(np.float32), (0, 0), 1.5) for greys in (target, warped))
+    whole = correlation(a[inside], b[inside])
+    patches = patch_correlations(a, b, inside, texture)
+    n = int(np.isfinite(patches).sum())
+    if n < 8:
+        return overlap, whole, 0.0, max(whole, 0.0), n
+    return overlap, whole, *differences(patches, target, warped, covered), n
 
 
 def differences(
@@ -99,9 +129,7 @@ def _caption(
     return max(captions, key=np.count_nonzero)
 
 
-def patch_correlations(
-    a: np.ndarray, b: np.ndarray, covered: np.ndarray, texture: float = TEXTURED
-) -> np.ndarray:
+def patch_correlations(a: np.ndarray, b: np.ndarray, covered: np.ndarray, texture: float) -> np.ndarray:
     """Return the correlation of each patch of two aligned pictures; NaN where there is nothing to compare."""
     a, b = a * covered, b * covered
     n = _sums(covered)

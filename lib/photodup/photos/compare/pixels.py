@@ -17,7 +17,7 @@ from photodup.core.files import available_cores
 from photodup.core.names import printable
 from photodup.core.progress import bar
 from photodup.embedding import imaging
-from photodup.photos.compare.evidence import EvidenceStore, pair_rows
+from photodup.photos.compare.evidence import EvidenceStore
 from photodup.photos.compare.features import SIZE, Features
 from photodup.photos.compare.pictures import Picture, Saving
 from photodup.photos.compare.thumbnails import Thumbnail, may_be_one
@@ -25,6 +25,7 @@ from photodup.photos.compare.verify import STRANGERS, verify_copy
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.hashing import md5
 from photodup.photos.library.walking import read_bytes
+from photodup.photos.search.pair_codes import pair_rows
 
 _BLOCK = 32  # pairs after which results are stored
 # Held in memory: photos with features (0.6 GB), thumbnails with their middles (0.3 GB), and bytes of pictures.

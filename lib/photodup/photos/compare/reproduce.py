@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -21,7 +21,8 @@ Octaves = list[np.ndarray]
 CELL = 16  # side of a cell, pixels: two of a JPEG's blocks
 # Longer side to which a whole picture is reduced, unless it is less than a third larger; side of a window at full size.
 WHOLE, WINDOW = 1024, 512
-_BLURS = (0.3, 0.5, 0.7, 0.9, 1.2, 1.6, 2.1, 2.8, 3.7, 4.9, 6.5, 8.7, 11.5)  # standard deviations, pixels
+_BLURS = np.geomspace(0.3, 12, 13).tolist()  # standard deviations, pixels
+_OCTAVES = 5  # in which softness is looked for
 _QUALITIES = (*range(95, 55, -5), *range(50, 0, -10))
 _AS_SHARP = 0.97  # contrast from which a picture counts as sharp
 _MEASURABLE = 0.3  # least contrast that can be measured
@@ -300,12 +301,11 @@ def _as_strong(
     if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
     twice, least = copy, 0.5 * member_loss
-    save = cache(lambda quality: compressed(keeper, "JPEG", quality=quality))  # imitates other formats, too
     least_loss = 0.6 * member_loss
-    if loss(greys, save(_QUALITIES[-1])) < least_loss:
+    if loss(greys, compressed(keeper, "JPEG", quality=_QUALITIES[-1])) < least_loss:
         return copy, is_exact  # no quality loses as much
     for quality in _QUALITIES:
-        again = save(quality)
+        again = compressed(keeper, "JPEG", quality=quality)  # imitates other formats, too
         stronger = loss(greys, again)
         if stronger > (1.5 if is_exact else 1.2) * member_loss:
             break
@@ -322,36 +322,30 @@ def _as_strong(
 
 def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[float]:
     """Return the contrast of a picture's detail as a share of the keeper's in its more detailed half, by octave."""
+    if not whole.any():
+        return [1.0] * len(bands)
     shares = []
-    for octave, (ours, theirs) in enumerate(zip(bands, bands_of_keeper, strict=False)):
-        square, product = (cells(values, CELL >> octave) for values in (theirs**2, ours * theirs))
-        rows, columns = np.minimum(square.shape, whole.shape)
-        covered, square, product = (array[:rows, :columns] for array in (whole, square, product))
-        if not covered.any():
-            return [1.0] * len(bands)
-        detailed = covered & (square >= np.median(square[covered]))
+    for octave, (ours, theirs) in enumerate(zip(bands, bands_of_keeper, strict=True)):
+        square, product = (cells_of(values, octave, whole) for values in (theirs**2, ours * theirs))
+        detailed = square >= np.median(square)
         shares.append(float(np.median((product[detailed] + 1e-3) / (square[detailed] + 1e-3))))
     return shares
 
 
 def _softness(keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: np.ndarray) -> float:
     """Return the blur (pixels) that makes the keeper as soft as the member; compression, in `copy`, softens a little."""
-    whole, bands_of_keeper = whole_cells(inside), octaves(grey(keeper), 5)
+    whole, bands_of_keeper = whole_cells(inside), octaves(grey(keeper), _OCTAVES)
 
-    def gains(picture: np.ndarray, n: int) -> list[float]:
-        return _gains(octaves(grey(picture), n), bands_of_keeper, whole)
+    def gains(picture: np.ndarray) -> list[float]:
+        return _gains(octaves(grey(picture), _OCTAVES), bands_of_keeper, whole)
 
-    def shares_of(n: int) -> list[float]:
-        pairs = zip(gains(member, n), gains(copy, n), strict=True)
-        return [ours / max(by_saving, 0.05) for ours, by_saving in pairs]
-
-    if min(shares_of(3)[1:]) >= _AS_SHARP:
+    shares = [ours / max(by_saving, 0.05) for ours, by_saving in zip(gains(member), gains(copy), strict=True)]
+    if min(shares[1:3]) >= _AS_SHARP:
         return 0.0
-    shares = shares_of(5)
-    octave = next((octave for octave in range(1, 5) if shares[octave] > _MEASURABLE), 4)
+    octave = next((octave for octave in range(1, _OCTAVES) if shares[octave] > _MEASURABLE), _OCTAVES - 1)
     before, last = 1.0, 0.0
     for blur in _BLURS:
-        share = gains(_soft(keeper, blur), octave + 1)[octave]
+        share = gains(_soft(keeper, blur))[octave]
         if share <= shares[octave]:
             part = float(np.clip((before - shares[octave]) / max(before - share, 1e-6), 0, 1))
             last = float(np.sqrt(last**2 + part * (blur**2 - last**2)))

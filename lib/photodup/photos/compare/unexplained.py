@@ -164,19 +164,17 @@ def detail_reasons(view: View) -> list[str]:
 
     order = np.argsort(each(1, keeper, keeper) + each(1, member, member))
     busy = order[len(order) * 2 // 3 :]
-    contrast, missing = [], []
+    contrast = []
     for octave in range(3):
         with_member, with_copy = each(octave, member, keeper), each(octave, keeper, copy)
         contrast.append(float(np.median((with_member[busy] + 1e-3) / (with_copy[busy] + 1e-3))))
-        off = cells_of((member[octave] - copy[octave]) ** 2, octave, covered)
-        by_saving = cells_of((copy[octave] - keeper[octave]) ** 2, octave, covered)
-        beyond = np.maximum(off - by_saving, 0) / (each(octave, member, member) + 0.5)
-        missing.append(float(np.sqrt(np.median(beyond[busy]))))
+    off, by_saving = (cells_of((a[0] - b[0]) ** 2, 0, covered) for a, b in ((member, copy), (copy, keeper)))
+    missing = np.maximum(off - by_saving, 0) / (each(0, member, member) + 0.5)
     reasons = []
     is_other = max(contrast[1:]) > 1 + LIMITS.contrast or min(contrast[1:]) < 1 - LIMITS.contrast
     if is_other or contrast[0] > 1 + LIMITS.contrast_finest:
         reasons.append("its small things have another contrast, as after sharpening or a filter")
-    if missing[0] > LIMITS.finer or missing[1] > LIMITS.finer_next:
+    if np.sqrt(np.median(missing[busy])) > LIMITS.finer:
         reasons.append("has finer detail")
     if has_own_grain(view):
         reasons.append("its fine grain is not that of the file to keep: it may be another exposure")

@@ -14,19 +14,9 @@ import numpy as np
 from photodup.photos.compare import dense
 from photodup.photos.compare.features import LENGTH, Features
 from photodup.photos.compare.limits import LIMITS
-from photodup.photos.compare.patches import (
-    PATCH,
-    correlation,
-    differences,
-    laid_over,
-    overlay,
-    patch_correlations,
-)
+from photodup.photos.compare.patches import overlay
 
-# With fewer features than this in either picture, grey values may decide. Then a standard deviation of 2 greys is texture,
-# because gradients are removed before.
-FEW_FEATURES = 150
-FAINTLY_TEXTURED = 2.0
+FEW_FEATURES = 150  # with fewer in either picture, grey values may decide
 # The strongest features are compared first, at a fifth of the cost of all. With fewer inliers among them a pair is given up;
 # none of 1,441 proven pairs of 50 photographs had so few.
 STRONGEST, LEAST_INLIERS = 400, 5
@@ -40,13 +30,12 @@ class Verification:
     Attributes:
         inliers: feature pairs that agree on one affine map (within 3 pixels, at a longer side of 480).
         overlap: share of the smaller picture that lies on the other.
-        correlation: normalised correlation of all aligned pixels.
+        correlation: normalised correlation of all aligned pixels; `by_grey` of their structure, without gradients.
         spot: share of the textured patches that differ by writing alone: thin strokes of one grey.
         agreement: share of the textured patches that agree, or differ by writing alone; a person who moved lowers it.
-        mirrored: the map was found against the mirror image.
-        by_grey: grey values were aligned, for lack of features; then `inliers` is 0, and the next two count.
         patches: textured patches that were compared.
-        detail: correlation of the aligned structure of 2 to 12 pixels, without gradients.
+        mirrored: the map was found against the mirror image.
+        by_grey: grey values were aligned, for lack of features; then `inliers` is 0, and `patches` count.
     """
 
     inliers: int = 0
@@ -54,22 +43,18 @@ class Verification:
     correlation: float = 0.0
     spot: float = 0.0
     agreement: float = 0.0
+    patches: int = 0
     mirrored: bool = False
     by_grey: bool = False
-    patches: int = 0
-    detail: float = 0.0
 
     def passes(self) -> bool:
         """Return whether all but `agreement` reach their thresholds."""
         if self.overlap < LIMITS.min_overlap or self.spot > LIMITS.max_spot:
             return False
-        if self.by_grey:
-            return (
-                self.patches >= LIMITS.min_patches
-                and self.correlation >= LIMITS.min_grey_correlation
-                and self.detail >= LIMITS.min_detail
-            )
-        return self.inliers >= LIMITS.min_inliers and self.correlation >= LIMITS.min_correlation
+        is_aligned = (
+            self.patches >= LIMITS.min_patches if self.by_grey else self.inliers >= LIMITS.min_inliers
+        )
+        return is_aligned and self.correlation >= LIMITS.min_correlation
 
     def score(self) -> float:
         """Return one number to rank pairs by, 0..1: the agreement, halved if any other test fails."""
@@ -110,7 +95,11 @@ def _attempts(first: Features, second: Features) -> Iterator[tuple[Verification,
     if min(len(first.points), len(second.points)) < FEW_FEATURES:
         yield from _by_features(first, _maps(first, second))
         for mirrored in (False, True):
-            yield from _by_greys(first, second.mirrored() if mirrored else second, mirrored=mirrored)
+            source = second.mirrored() if mirrored else second
+            for transform in dense.grey_maps(first.grey, source.grey):
+                if _is_plausible(transform, LIMITS.max_stretch):
+                    evidence = overlay(first.grey, source.grey, transform, of_structure=True)
+                    yield Verification(0, *evidence, mirrored=mirrored, by_grey=True), transform
         return
     strongest = list(_maps(first.strongest(STRONGEST), second.strongest(STRONGEST)))
     if any(inliers >= LEAST_INLIERS for *_, inliers in strongest):
@@ -170,26 +159,3 @@ def _by_features(
         if transform is not None and inliers >= LIMITS.min_inliers:
             measures = overlay(target.grey, source.grey, transform)
             yield Verification(inliers, *measures, mirrored=mirrored), transform
-
-
-def _by_greys(
-    first: Features, second: Features, *, mirrored: bool
-) -> Iterator[tuple[Verification, np.ndarray]]:
-    import cv2
-
-    for transform in dense.grey_maps(first.grey, second.grey):
-        if not _is_plausible(transform, LIMITS.max_stretch):
-            continue
-        overlap, whole, *_ = overlay(first.grey, second.grey, transform)
-        warped, covered = laid_over(first.grey, second.grey, transform)
-        a, b = dense.structure(first.grey, covered), dense.structure(warped, covered)
-        # Leave out the edge: a one-sided blur makes structure of a plain gradient.
-        margin = np.ones((2 * PATCH + 1, 2 * PATCH + 1), np.uint8)
-        inside = cv2.erode(covered.astype(np.uint8), margin, borderValue=0) > 0
-        patches = patch_correlations(a, b, inside, texture=FAINTLY_TEXTURED)
-        spot, agreement = differences(patches, first.grey, warped, covered)
-        evidence = Verification(
-            overlap=overlap, correlation=whole, spot=spot, agreement=agreement, mirrored=mirrored,
-            by_grey=True, patches=int(np.isfinite(patches).sum()), detail=correlation(a[inside], b[inside]),
-        )  # fmt: skip
-        yield evidence, transform

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from photodup.photos.compare.evidence import pair_rows
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pixels import Pixels
+from photodup.photos.search.pair_codes import pair_rows
 
 
 class CopySearch:

@@ -103,18 +103,16 @@ class KeepRules:
 
     def choose(self, photos: Sequence[Photo]) -> Choice:
         """Return the best of one or more photos; equal ones are settled by path, so the answer is stable."""
-        left = sorted(photos, key=place)
-        for rule in self.order:
-            values = {photo.id: self._value(rule, photo) for photo in left}
-            best = min(values.values())
-            losing = [photo for photo in left if not _is_best(rule, values[photo.id], best)]
-            left = [photo for photo in left if _is_best(rule, values[photo.id], best)]
-            if losing and len(left) == 1:
-                rival = min(losing, key=lambda photo: values[photo.id])
-                return Choice(left[0], rule, self._reason(rule, left[0], rival))
-        pairs = zip(place(left[0]), place(left[1]), strict=True) if len(left) > 1 else ()
+        return self.choice(self.ranked(photos))
+
+    def choice(self, ranked: Sequence[Photo]) -> Choice:
+        """Return the first of some photos, and why it comes before the second."""
+        keeper, *others = ranked
+        if others and (rule := self._deciding(keeper, others[0])):
+            return Choice(keeper, rule, self._reason(rule, keeper, others[0]))
+        pairs = zip(place(keeper), place(others[0]), strict=True) if others else ()
         settled = next((i for i, (first, second) in enumerate(pairs) if first != second), 2)
-        return Choice(left[0], None, f"equal by every rule: {PLACES[settled]}")
+        return Choice(keeper, None, f"equal by every rule: {PLACES[settled]}")
 
     def by_owner(self, keeper: Photo, copies: Sequence[Photo]) -> Choice | None:
         """Return a keeper with the owner's rule that prefers it to one of its copies; None without such a rule."""
@@ -127,13 +125,19 @@ class KeepRules:
         """Return photos from best to worst."""
 
         def compare(first: Photo, second: Photo) -> int:
-            for rule in self.order:
-                a, b = (self._value(rule, photo) for photo in (first, second))
-                if a != b and not (rule == "resolution" and _is_best(rule, max(a, b), min(a, b))):
-                    return -1 if a < b else 1
-            return -1 if place(first) < place(second) else int(place(first) > place(second))
+            rule = self._deciding(first, second)
+            a, b = (self._value(rule, photo) if rule else place(photo) for photo in (first, second))
+            return (a > b) - (a < b)
 
         return sorted(photos, key=cmp_to_key(compare))
+
+    def _deciding(self, first: Photo, second: Photo) -> str | None:
+        """Return the first rule that tells two photos apart; nearly as many pixels are as good."""
+        for rule in self.order:
+            a, b = sorted(self._value(rule, photo) for photo in (first, second))
+            if a != b and not (rule == "resolution" and b[0] <= _SAME_PIXELS * a[0]):
+                return rule
+        return None
 
     def _value(self, rule: str, photo: Photo) -> tuple:
         """Return values to minimise, the first the most important."""
@@ -185,11 +189,6 @@ class KeepRules:
             "folder": f"preferred folder: {where}",
             "oldest": f"oldest: {photo.taken_at}",
         }[rule]
-
-
-def _is_best(rule: str, value: tuple, best: tuple) -> bool:
-    """Return whether a value is as good as the best; of pixels, nearly as many suffice."""
-    return value == best or (rule == "resolution" and value[0] <= _SAME_PIXELS * best[0])
 
 
 def _apart(best: int, next_best: int, millions: str, ones: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from photodup.core.progress import bar
-from photodup.photos.compare.evidence import EvidenceStore, pair_code, pair_rows
+from photodup.photos.compare.evidence import EvidenceStore
 from photodup.photos.compare.pixels import Pixels, read_scanned
 from photodup.photos.compare.unexplained import Difference
 from photodup.photos.groups.choose import TWO_EXPOSURES, Chooser, Decision
@@ -30,6 +30,7 @@ from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.search.candidates import Neighbours, find_neighbours
 from photodup.photos.search.models import OTHER_MODEL, THRESHOLDS, ModelThresholds, choose_model
 from photodup.photos.search.neighbours import TOLERANCE, Bounds, Pairs
+from photodup.photos.search.pair_codes import pair_code, pair_rows
 from photodup.photos.search.shots import Shots
 from photodup.photos.search.stars import stars
 
@@ -244,12 +245,9 @@ class _Grouping:
         keeper = self._photos[row]
         members = [Member(self._photos[i], similarity=near.similarity(row, i)) for i in similar]
         members.sort(key=lambda member: (-(member.similarity or 0), str(member.photo.path)))
-        photos = [keeper, *(member.photo for member in members)]
-        choice = self._rules.choose(photos)
-        if choice.keeper is not keeper:
-            # The star's centre stays: only with it was every member compared.
-            choice = Choice(keeper, None, "every other photo here was compared with this one")
-        return Group("similar", choice, tuple(members), self._protected_among(photos))
+        photos = [member.photo for member in members]
+        choice = self._rules.choice([keeper, *self._rules.ranked(photos)])
+        return Group("similar", choice, tuple(members), self._protected_among([keeper, *photos]))
 
 
 def _by_pictures(keeper: Photo, copies: Sequence[Member]) -> Choice:

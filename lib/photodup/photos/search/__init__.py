@@ -1,4 +1,4 @@
 """Which pairs of a library are worth comparing: neighbours by vector and by perceptual hash.
 
-May import: photos.compare, photos.library, photos.state. Read `candidates.py` first.
+May import: photos.library, photos.state. Read `candidates.py` first.
 """

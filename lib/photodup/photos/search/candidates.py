@@ -15,10 +15,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from photodup.photos.compare.evidence import pair_codes
 from photodup.photos.library.catalogue import Catalogue, Model, Photo
 from photodup.photos.search.hash_neighbours import near_hashes, nearest_hashes, search_radius
 from photodup.photos.search.neighbours import Bounds, Pairs, similar_pairs
+from photodup.photos.search.pair_codes import pair_codes
 from photodup.photos.state.cache_file import CacheFile
 from photodup.photos.state.sqlite_file import Form
 

@@ -6,9 +6,9 @@ from datetime import datetime
 
 import numpy as np
 
-from photodup.photos.compare.evidence import pair_rows
 from photodup.photos.library.catalogue import Photo
 from photodup.photos.library.metadata import read_exposure
+from photodup.photos.search.pair_codes import pair_rows
 
 # Largest difference by rounding: a share of the larger value, and an amount in its unit. Two exposures differ by more.
 _ROUNDING = {"time": (0.02, 0.0), "aperture": (0.02, 0.0), "sensitivity": (0.02, 0.0), "bias": (0.0, 0.05)}

@@ -13,8 +13,9 @@ from support.review_library import photo
 
 from benchmarks.photo_quality.edits import LOOK_ALIKES, named
 from photodup.embedding.imaging import decode, encode
-from photodup.photos.compare.compare import lacks, rounding
+from photodup.photos.compare.compare import lacks
 from photodup.photos.compare.pictures import Picture, Saving
+from photodup.photos.compare.reproduce import rounding
 from photodup.photos.compare.unexplained import Difference
 from photodup.photos.groups.choose import choose_keeper
 

@@ -176,10 +176,8 @@ def _reduced(picture: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray
     import cv2
 
     size = tuple(max(8, round(side * factor)) for side in picture.shape[1::-1])
-    greys = grey(picture) if picture.ndim == 3 and factor == 1 else picture
-    if factor < 1:
-        greys = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
-        greys = grey(greys) if greys.ndim == 3 else greys
+    reduced = cv2.resize(picture, size, interpolation=cv2.INTER_AREA) if factor < 1 else picture
+    greys = grey(reduced) if reduced.ndim > 2 else reduced
     return greys, np.array(greys.shape[::-1]) / picture.shape[1::-1]
 
 

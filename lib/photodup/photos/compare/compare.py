@@ -1,32 +1,13 @@
 """Compare the pixels of two files: can the one that stays reproduce the other, and if not, where and why?"""
 
-import numpy as np
 from PIL import Image
 
 from photodup.photos.compare import maps
-from photodup.photos.compare.align import Placement, align, grey, inside_of, laid
+from photodup.photos.compare.align import Placement, align, laid
 from photodup.photos.compare.limits import LIMITS
-from photodup.photos.compare.pictures import BLOCK, Picture, Saving, coefficients
-from photodup.photos.compare.reproduce import (
-    CELL,
-    WINDOW,
-    View,
-    cells_of,
-    compared_views,
-    most_detailed,
-    tiles,
-    whole_cells,
-    whole_size,
-    window,
-)
-from photodup.photos.compare.unexplained import (
-    Difference,
-    beyond,
-    has_edge,
-    in_both,
-    places,
-    unexplained,
-)
+from photodup.photos.compare.pictures import Picture
+from photodup.photos.compare.reproduce import View, compared_views, detail_beyond, rounding, tiles, whole_size
+from photodup.photos.compare.unexplained import Difference, beyond, has_edge, in_both, places, unexplained
 
 
 def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
@@ -78,11 +59,7 @@ def _doubt(
     # Our copy predicts what compression did to the member: it was saved from the keeper.
     is_foretold = view.explained >= LIMITS.explained and member_rms >= 0.7 * copy_rms > 0.1
     is_one_size = 1 - LIMITS.same_size < scale < 1 + LIMITS.same_size
-    may_show = (
-        not is_one_size
-        or not keeper.saving.tables
-        or keeper.saving.step < LIMITS.finer_step * member.saving.step
-    )
+    may_show = not is_one_size or keeper.saving.step < LIMITS.finer_step * member.saving.step
     explained_back = 0.0
     if is_foretold and is_one_size and keeper.saving.tables and member.saving.tables:
         # A file saved again with finer steps and its original predict each other; the original predicts better.
@@ -120,54 +97,3 @@ def _doubt(
     if view.softness > LIMITS.softer:
         return "is a little softer: the file to keep may have been sharpened"
     return "which of the two is the original is not seen"
-
-
-def rounding(rgb: np.ndarray, saving: Saving) -> float:
-    """Return how clearly a picture's DCT coefficients are multiples of a JPEG's steps: 0 by chance, 1 for the JPEG itself.
-
-    The picture must be aligned with the JPEG. Half a block away coefficients are arbitrary; their value is subtracted.
-    """
-    lying = saving.as_saved(rgb)
-    left, top = most_detailed(lying, WINDOW)
-    part = grey(lying[top : top + WINDOW, left : left + WINDOW]) - 128
-    height, width = ((length - BLOCK // 2) // BLOCK * BLOCK for length in part.shape)
-    if min(height, width) < 2 * CELL:
-        return 0.0
-    steps = saving.steps
-    nearness = []
-    for at in (0, BLOCK // 2):
-        multiples = coefficients(part[at : at + height, at : at + width]) / steps
-        size = np.abs(multiples)
-        counted = multiples[(size > 0.6) & (size < 4.5) & (steps > 3)]
-        nearness.append(float(np.cos(2 * np.pi * counted).mean()) if len(counted) > 100 else 0.0)
-    return nearness[0] - nearness[1]
-
-
-def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> float:
-    """Return the detail of a larger keeper beyond an enlarged member: RMS of its finest octave, as a share of the next
-    one's.
-
-    A plain change of contrast, compression artefacts and grain do not count.
-    """
-    back = maps.inverse(placement.transform)
-    size, exact = whole_size(keeper)
-    whole = laid(keeper.rgb, maps.straight(exact), size)[0]
-    inside = inside_of(member.image.size, maps.rescaled(back, 1, exact), size)
-    whole = whole * inside[..., None]  # leave out what the member does not show
-    view = window(member, keeper, back, whole, exact)
-    covered = whole_cells(view.inside)
-    covered[[0, -1]] = covered[:, [0, -1]] = False
-    if covered.sum() < 6:
-        return 0.0
-    ours, soft, copied = view.octaves
-    before = cells_of(ours[1] ** 2, 1, covered)
-    busy = np.argsort(before)[len(before) // 2 :]
-    alone, common, of_copy, by_saving = (
-        cells_of(product, 0, covered)
-        for product in (ours[0] ** 2, ours[0] * copied[0], copied[0] ** 2, (copied[0] - soft[0]) ** 2)
-    )
-    alone -= common**2 / (of_copy + 0.01) + by_saving
-    even = before < 0.1 * np.median(before[busy])
-    if even.sum() > 6:
-        alone -= max(0.0, float(np.median(alone[even])))  # grain, as measured in even cells
-    return float(np.sqrt(np.median((np.maximum(alone, 0) / (before + 1))[busy])))

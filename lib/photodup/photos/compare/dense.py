@@ -27,9 +27,8 @@ def grey_maps(target: np.ndarray, source: np.ndarray) -> Iterator[np.ndarray]:
         start = maps.to_centres(maps.straight(np.full(2, scale), middles[0] - scale * middles[1]))
         with suppress(cv2.error):  # it did not converge, or left the picture
             _, refined = cv2.findTransformECC(b, a, start.astype(np.float32), cv2.MOTION_AFFINE, ends)
-            transform = np.asarray(refined, float)
-            if np.isfinite(transform).all() and abs(np.linalg.det(transform[:, :2])) > 1e-3:
-                yield maps.rescaled_centres(transform, max(source.shape) / _SIDE, max(target.shape) / _SIDE)
+            enlarged = (max(greys.shape) / _SIDE for greys in (source, target))
+            yield maps.rescaled_centres(np.asarray(refined, float), *enlarged)
 
 
 def _reduced(greys: np.ndarray) -> np.ndarray:

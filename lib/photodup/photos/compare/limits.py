@@ -64,13 +64,13 @@ class Limits:
     # `View.explained` from which the member was saved from the keeper. Copies have 0.96 to 1, strongly compressed other
     # exposures up to 0.84.
     explained: float = 0.9
-    # `compare.rounding` from which a file was saved from a JPEG: such files have 0.11 (WebP) to 0.9; by chance up to 0.05.
+    # `rounding` from which a file was saved from a JPEG: such files have 0.11 (WebP) to 0.9; by chance up to 0.05.
     rounding: float = 0.1
     # Largest RMS difference (greys) of the same pixels, and of a high-quality copy made by a known resampling method;
     # enlarged and sharpened pictures have 1.7 and more.
     equal_greys: float = 0.05
     resized_greys: float = 0.7
-    # `compare.detail_beyond` of a larger keeper: enough alone, and enough with another sign (its metadata names a camera, a
+    # `detail_beyond` of a larger keeper: enough alone, and enough with another sign (its metadata names a camera, a
     # known resampling method gives the member, or the member is strongly compressed). Half-size members give 0.4 to 1.3;
     # enlargements (bicubic, sharpened or smoothed) up to 0.22.
     detail_surely: float = 0.5

@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image
 
 from photodup.photos.compare import maps
-from photodup.photos.compare.align import grey, inside_of, laid
+from photodup.photos.compare.align import Placement, grey, inside_of, laid
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.maps import Size
-from photodup.photos.compare.pictures import Picture, Saving
+from photodup.photos.compare.pictures import BLOCK, Picture, Saving, coefficients
 
 Octaves = list[np.ndarray]
 
@@ -97,9 +97,8 @@ def cells(values: np.ndarray, side: int = CELL) -> np.ndarray:
     if not rows * columns:
         return np.zeros((rows, columns), np.float32)
     whole = values[: rows * side, : columns * side].astype(np.float32, copy=False)
-    return cv2.resize(
-        whole, (columns, rows), interpolation=cv2.INTER_AREA
-    )  # five times as fast as NumPy's mean
+    # Five times as fast as NumPy's mean.
+    return cv2.resize(whole, (columns, rows), interpolation=cv2.INTER_AREA)
 
 
 def whole_cells(inside: np.ndarray, side: int = CELL) -> np.ndarray:
@@ -137,14 +136,14 @@ def saved(rgb: np.ndarray, saving: Saving) -> np.ndarray:
     if not saving.tables:
         return rgb
     tables = [list(table) for table in saving.tables]
-    lying = compressed(saving.as_saved(rgb), "JPEG", qtables=tables, subsampling=saving.subsampling)
+    lying = compressed(saving.as_saved(rgb), qtables=tables, subsampling=saving.subsampling)
     return saving.upright(lying)
 
 
-def compressed(rgb: np.ndarray, form: str, **options: Any) -> np.ndarray:
-    """Return a picture uint8[h, w, 3] after compression in a format, with Pillow's options."""
+def compressed(rgb: np.ndarray, **options: Any) -> np.ndarray:
+    """Return a picture uint8[h, w, 3] after compression as JPEG, with Pillow's options."""
     buffer = io.BytesIO()
-    Image.fromarray(rgb).save(buffer, form, **options)
+    Image.fromarray(rgb).save(buffer, "JPEG", **options)
     return np.asarray(Image.open(buffer).convert("RGB"))
 
 
@@ -162,6 +161,27 @@ def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
     sums = sums[: detail.shape[0] - rows + 1, : detail.shape[1] - columns + 1]
     row, column = np.unravel_index(int(sums.argmax()), sums.shape)
     return int(column) * CELL, int(row) * CELL
+
+
+def rounding(rgb: np.ndarray, saving: Saving) -> float:
+    """Return how clearly a picture's DCT coefficients are multiples of a JPEG's steps: 0 by chance, 1 for the JPEG itself.
+
+    The picture must be aligned with the JPEG. Half a block away coefficients are arbitrary; their value is subtracted.
+    """
+    lying = saving.as_saved(rgb)
+    left, top = most_detailed(lying, WINDOW)
+    part = grey(lying[top : top + WINDOW, left : left + WINDOW]) - 128
+    height, width = ((length - BLOCK // 2) // BLOCK * BLOCK for length in part.shape)
+    if min(height, width) < 2 * CELL:
+        return 0.0
+    steps = saving.steps
+    nearness = []
+    for at in (0, BLOCK // 2):
+        multiples = coefficients(part[at : at + height, at : at + width]) / steps
+        size = np.abs(multiples)
+        counted = multiples[(size > 0.6) & (size < 4.5) & (steps > 3)]
+        nearness.append(float(np.cos(2 * np.pi * counted).mean()) if len(counted) > 100 else 0.0)
+    return nearness[0] - nearness[1]
 
 
 def compared_views(keeper: Picture, member: Picture, transform: np.ndarray) -> Iterator[View]:
@@ -302,10 +322,10 @@ def _as_strong(
         return copy, is_exact
     twice, least = copy, 0.5 * member_loss
     least_loss = 0.6 * member_loss
-    if loss(greys, compressed(keeper, "JPEG", quality=_QUALITIES[-1])) < least_loss:
+    if loss(greys, compressed(keeper, quality=_QUALITIES[-1])) < least_loss:
         return copy, is_exact  # no quality loses as much
     for quality in _QUALITIES:
-        again = compressed(keeper, "JPEG", quality=quality)  # imitates other formats, too
+        again = compressed(keeper, quality=quality)  # imitates other formats, too
         stronger = loss(greys, again)
         if stronger > (1.5 if is_exact else 1.2) * member_loss:
             break
@@ -352,3 +372,33 @@ def _softness(keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: 
             break
         before, last = share, blur
     return max(last, 0.2)
+
+
+def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> float:
+    """Return the detail of a larger keeper beyond an enlarged member: RMS of its finest octave, as a share of the next
+    one's.
+
+    A plain change of contrast, compression artefacts and grain do not count.
+    """
+    back = maps.inverse(placement.transform)
+    size, exact = whole_size(keeper)
+    whole = laid(keeper.rgb, maps.straight(exact), size)[0]
+    inside = inside_of(member.image.size, maps.rescaled(back, 1, exact), size)
+    whole = whole * inside[..., None]  # leave out what the member does not show
+    view = window(member, keeper, back, whole, exact)
+    covered = whole_cells(view.inside)
+    covered[[0, -1]] = covered[:, [0, -1]] = False
+    if covered.sum() < 6:
+        return 0.0
+    ours, soft, copied = view.octaves
+    before = cells_of(ours[1] ** 2, 1, covered)
+    busy = np.argsort(before)[len(before) // 2 :]
+    alone, common, of_copy, by_saving = (
+        cells_of(product, 0, covered)
+        for product in (ours[0] ** 2, ours[0] * copied[0], copied[0] ** 2, (copied[0] - soft[0]) ** 2)
+    )
+    alone -= common**2 / (of_copy + 0.01) + by_saving
+    even = before < 0.1 * np.median(before[busy])
+    if even.sum() > 6:
+        alone -= max(0.0, float(np.median(alone[even])))  # grain, as measured in even cells
+    return float(np.sqrt(np.median((np.maximum(alone, 0) / (before + 1))[busy])))

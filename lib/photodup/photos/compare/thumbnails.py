@@ -73,6 +73,5 @@ def _middle(detail: np.ndarray) -> np.ndarray:
 def _resized(picture: np.ndarray, size: np.ndarray) -> np.ndarray:
     import cv2
 
-    return cv2.resize(
-        picture, np.maximum(4, np.rint(size)).astype(int).tolist(), interpolation=cv2.INTER_AREA
-    )
+    pixels = np.maximum(4, np.rint(size)).astype(int).tolist()
+    return cv2.resize(picture, pixels, interpolation=cv2.INTER_AREA)

@@ -66,6 +66,7 @@ class Verification:
 
 
 STRANGERS = Verification()
+_Map = tuple[Features, bool, np.ndarray | None, int]  # picture, whether it is mirrored, map and inliers
 
 
 def verify_copy(first: Features, second: Features) -> Verification:
@@ -129,21 +130,21 @@ def _affine_map(target: np.ndarray, source: np.ndarray) -> tuple[np.ndarray | No
 
     cv2.setRNGSeed(0)  # the same pair gets the same verdict every time
     transform, mask = cv2.estimateAffine2D(source, target, method=cv2.RANSAC, maxIters=3000, confidence=0.999)
-    if transform is None or not np.isfinite(transform).all():
-        return None, 0
     # Mirror images are tried separately.
-    if not _is_plausible(transform, 2) or np.linalg.det(transform[:, :2]) <= 0:
+    if transform is None or not _is_plausible(transform, 2) or np.linalg.det(transform[:, :2]) <= 0:
         return None, 0
     return transform, int(mask.sum())
 
 
 def _is_plausible(transform: np.ndarray, most_stretched: float) -> bool:
     """Return whether an edit may scale like a map: by at most ten, and both axes nearly alike."""
+    if not np.isfinite(transform).all():
+        return False
     larger, smaller = np.linalg.svd(transform[:, :2], compute_uv=False)
     return bool(1 / _MOST_SCALED <= smaller <= larger <= _MOST_SCALED and larger <= most_stretched * smaller)
 
 
-def _maps(target: Features, second: Features) -> Iterator[tuple[Features, bool, np.ndarray | None, int]]:
+def _maps(target: Features, second: Features) -> Iterator[_Map]:
     """Yield (picture, mirrored, map, inliers) for the second picture and its mirror image, if enough features match."""
     for mirrored in (False, True):
         source = second.mirrored() if mirrored else second
@@ -152,9 +153,7 @@ def _maps(target: Features, second: Features) -> Iterator[tuple[Features, bool, 
             yield source, mirrored, *_affine_map(target.points[near[:, 0]], source.points[near[:, 1]])
 
 
-def _by_features(
-    target: Features, maps: Iterable[tuple[Features, bool, np.ndarray | None, int]]
-) -> Iterator[tuple[Verification, np.ndarray]]:
+def _by_features(target: Features, maps: Iterable[_Map]) -> Iterator[tuple[Verification, np.ndarray]]:
     for source, mirrored, transform, inliers in maps:
         if transform is not None and inliers >= LIMITS.min_inliers:
             measures = overlay(target.grey, source.grey, transform)

@@ -2,11 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 
 from photodup.core.files import available_cores
 from photodup.core.progress import bar
@@ -37,6 +36,12 @@ class Decision:
         """The rows that may go, as far as pixels decide."""
         return {row for row, lost in self.differences.items() if not lost}
 
+    def without(self, rows: Collection[int]) -> "Decision":
+        """Return the decision about all but these rows."""
+        return Decision(
+            self.keeper, {row: self.differences[row] for row in self.differences if row not in rows}
+        )
+
 
 def choose_keeper(
     ranked: Sequence[int],
@@ -62,11 +67,8 @@ def choose_keeper(
 
     keeper = next((row for row in candidates if reproduces_all(row)), None)
     if keeper is None:  # the one of the best that reproduces most
-        keeper, fewest = candidates[0], len(ranked)
-        for row in sorted(candidates, key=ranked.index)[:_TRIED]:
-            unlike = (member for member in ranked if member != row and lacks(row, member))
-            if (n := len(list(islice(unlike, fewest)))) < fewest:
-                keeper, fewest = row, n
+        best = sorted(candidates, key=ranked.index)[:_TRIED]
+        keeper = min(best, key=lambda row: sum(bool(lacks(row, other)) for other in ranked if other != row))
     return Decision(keeper, {row: tuple(lacks(keeper, row)) for row in ranked if row != keeper})
 
 
@@ -126,8 +128,11 @@ class Chooser:
 
     def _choose(self, family: Sequence[int], deadline_s: float) -> list[Decision] | None:
         """Return a family's decisions, None if time was over; what one keeper does not reproduce, another may."""
-        decisions: list[Decision] = []
-        left = set(family)
+
+        def besides(keeper: int, member: int) -> Sequence[str]:
+            return self._rules.lost_beside(self._photos[keeper], self._photos[member])
+
+        decisions, left = list[Decision](), set(family)
         while len(rows := left - self._pixels.unreadable.keys()) > 1 and len(decisions) <= _TRIED:
             row_of = {self._photos[row].id: row for row in rows}
             ranked = self._rules.ranked([self._photos[row] for row in rows])
@@ -136,21 +141,22 @@ class Chooser:
             by_rank = [row_of[photo.id] for photo in ranked]
             lacks_in_time = partial(self.lacks, deadline_s=deadline_s)
             try:
-                decision = choose_keeper(by_rank, lacks_in_time, self._besides, n_preferred)
+                decision = choose_keeper(by_rank, lacks_in_time, besides, n_preferred)
             except imaging.ImageError:  # it is in `Pixels.unreadable`: try again without it
                 decisions, left = [], set(family)
                 continue
             except TimeoutError:
                 return None
-            if decision.reproduced or not decisions:
+            going = decision.reproduced
+            if decisions and going:  # no file is in two groups
+                decisions[0] = decisions[0].without({decision.keeper, *going})
+                decision = decision.without(decision.differences.keys() - going)
+            if going or not decisions:
                 decisions.append(decision)
-            if not decision.reproduced:
+            if not going:
                 break
-            left = rows - {decision.keeper} - decision.reproduced
-        return _disjoint(decisions)
-
-    def _besides(self, keeper: int, member: int) -> Sequence[str]:
-        return self._rules.lost_beside(self._photos[keeper], self._photos[member])
+            left = rows - {decision.keeper} - going
+        return decisions
 
     def _recall(self, rows: set[int]) -> None:
         row_of = {self._photos[row].md5: row for row in rows}
@@ -164,14 +170,3 @@ class Chooser:
         self._pixels.store.add_lacking(
             {(photos[i].md5, photos[j].md5): reasons for (i, j), reasons in new.items()}
         )
-
-
-def _disjoint(decisions: Sequence[Decision]) -> list[Decision]:
-    """Leave in the first decision what no later one reproduces, and in those only what they reproduce."""
-    later = [Decision(each.keeper, dict.fromkeys(each.reproduced, ())) for each in decisions[1:]]
-    elsewhere = {row for each in later for row in (each.keeper, *each.differences)}
-    first = (
-        Decision(each.keeper, {row: lost for row, lost in each.differences.items() if row not in elsewhere})
-        for each in decisions[:1]
-    )
-    return [*first, *later]

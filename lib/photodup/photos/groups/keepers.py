@@ -107,11 +107,11 @@ class KeepRules:
 
     def choice(self, ranked: Sequence[Photo]) -> Choice:
         """Return the first of some photos, and why it comes before the second."""
-        keeper, *others = ranked
-        if others and (rule := self._deciding(keeper, others[0])):
-            return Choice(keeper, rule, self._reason(rule, keeper, others[0]))
-        pairs = zip(place(keeper), place(others[0]), strict=True) if others else ()
-        settled = next((i for i, (first, second) in enumerate(pairs) if first != second), 2)
+        keeper, second = ranked[0], ranked[min(1, len(ranked) - 1)]
+        if rule := self._deciding(keeper, second):
+            return Choice(keeper, rule, self._reason(rule, keeper, second))
+        pairs = zip(place(keeper), place(second), strict=True)
+        settled = next((i for i, (a, b) in enumerate(pairs) if a != b), 2)
         return Choice(keeper, None, f"equal by every rule: {PLACES[settled]}")
 
     def by_owner(self, keeper: Photo, copies: Sequence[Photo]) -> Choice | None:

@@ -142,13 +142,16 @@ class _Grouping:
                     break
                 options.on_more()
                 seconds *= 3
-            decisions = [_without_apart(decision) for decision in decisions]
-            decisions = [decision for decision in decisions if decision.differences]
+            decisions = [
+                decision for each in decisions if (decision := self._without_apart(each)).differences
+            ]
             in_families = {row for decision in decisions for row in (decision.keeper, *decision.differences)}
             suggested = [i for decision in decisions for i in decision.reproduced]
             left = ~np.isin(similar_rows, suggested).any(axis=1)
             first, second = similar_rows[left].T
-            rank = _rank(self._rules, photos, np.unique(similar_rows).tolist())
+            ranked = self._rules.ranked([photos[i] for i in np.unique(similar_rows)])
+            place = {photo.md5: place for place, photo in enumerate(ranked)}
+            rank = [place.get(photo.md5, len(place)) for photo in photos]
             similar_stars = stars(Pairs(first, second, cosine[left]), len(photos), rank=rank)
             # Copies of unreadable files have equal bytes.
             of_bytes = by_content(self._listed(catalogue.photos("unreadable")))
@@ -188,6 +191,11 @@ class _Grouping:
         if not self._is_asked_for(codes)[0]:
             return _IN_ONE_FOLDER
         return TWO_EXPOSURES if self._shots.are_two(codes)[0] else ""
+
+    def _without_apart(self, decision: Decision) -> Decision:
+        """Return a decision without what the owner set apart from the keeper."""
+        pairs = {row: pair_code(decision.keeper, row) for row in decision.differences}
+        return decision.without([row for row, code in pairs.items() if code in self._apart])
 
     def _similar(self, near: Neighbours, limits: ModelThresholds | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the pairs that show one scene as int64[n, 2], and their cosines."""
@@ -262,19 +270,3 @@ def _is_sure(group: Group) -> bool:
     """Return whether what may go has the keeper's bytes, or all members where nothing may go."""
     sure = [m for m in group.members if not m.differences] or group.members
     return all(m.is_same_bytes for m in sure)
-
-
-def _without_apart(decision: Decision) -> Decision:
-    """Return a decision without what the owner set apart from the keeper."""
-    members = decision.differences.items()
-    return Decision(
-        decision.keeper, {row: lost for row, lost in members if lost != (Difference(_SET_APART),)}
-    )
-
-
-def _rank(rules: KeepRules, photos: Sequence[Photo], rows: Sequence[int]) -> np.ndarray:
-    """Return the place of these rows by the keep rules, the best first; all others come last."""
-    place = {photo.md5: place for place, photo in enumerate(rules.ranked([photos[i] for i in rows]))}
-    rank = np.full(len(photos), len(photos))
-    rank[rows] = [place[photos[i].md5] for i in rows]
-    return rank

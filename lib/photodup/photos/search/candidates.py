@@ -32,7 +32,7 @@ _MAX_GONE = 0.2
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Pairs of photos by row, each as one number (`photodup.photos.compare.evidence.pair_codes`).
+    """Pairs of photos by row, each as one number (`pair_codes`).
 
     Attributes:
         alike: pairs near by embedding, rising, and their `cosine`.

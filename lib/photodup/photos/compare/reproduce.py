@@ -136,14 +136,14 @@ def saved(rgb: np.ndarray, saving: Saving) -> np.ndarray:
     if not saving.tables:
         return rgb
     tables = [list(table) for table in saving.tables]
-    lying = compressed(saving.as_saved(rgb), qtables=tables, subsampling=saving.subsampling)
+    lying = compressed(saving.as_saved(rgb), "JPEG", qtables=tables, subsampling=saving.subsampling)
     return saving.upright(lying)
 
 
-def compressed(rgb: np.ndarray, **options: Any) -> np.ndarray:
-    """Return a picture uint8[h, w, 3] after compression as JPEG, with Pillow's options."""
+def compressed(rgb: np.ndarray, form: str, **options: Any) -> np.ndarray:
+    """Return a picture uint8[h, w, 3] after compression in a format, with Pillow's options."""
     buffer = io.BytesIO()
-    Image.fromarray(rgb).save(buffer, "JPEG", **options)
+    Image.fromarray(rgb).save(buffer, form, **options)
     return np.asarray(Image.open(buffer).convert("RGB"))
 
 
@@ -321,11 +321,11 @@ def _as_strong(
     if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
     twice, least = copy, 0.5 * member_loss
-    least_loss = 0.6 * member_loss
-    if loss(greys, compressed(keeper, quality=_QUALITIES[-1])) < least_loss:
+    form, least_loss = "WEBP" if saving.format == "WEBP" else "JPEG", 0.6 * member_loss
+    if loss(greys, compressed(keeper, form, quality=_QUALITIES[-1])) < least_loss:
         return copy, is_exact  # no quality loses as much
     for quality in _QUALITIES:
-        again = compressed(keeper, quality=quality)  # imitates other formats, too
+        again = compressed(keeper, form, quality=quality)  # JPEG imitates other formats, too
         stronger = loss(greys, again)
         if stronger > (1.5 if is_exact else 1.2) * member_loss:
             break

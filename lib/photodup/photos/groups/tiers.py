@@ -148,11 +148,12 @@ class _Grouping:
             in_families = {row for decision in decisions for row in (decision.keeper, *decision.differences)}
             suggested = [i for decision in decisions for i in decision.reproduced]
             left = ~np.isin(similar_rows, suggested).any(axis=1)
-            first, second = similar_rows[left].T
             ranked = self._rules.ranked([photos[i] for i in np.unique(similar_rows)])
             place = {photo.md5: place for place, photo in enumerate(ranked)}
             rank = [place.get(photo.md5, len(place)) for photo in photos]
-            similar_stars = stars(Pairs(first, second, cosine[left]), len(photos), rank=rank)
+            similar_stars = stars(
+                Pairs(similar_rows[left, 0], similar_rows[left, 1], cosine[left]), len(photos), rank=rank
+            )
             # Copies of unreadable files have equal bytes.
             of_bytes = by_content(self._listed(catalogue.photos("unreadable")))
             self._files |= of_bytes

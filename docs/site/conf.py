@@ -23,6 +23,7 @@ include_patterns = [
     "docker/README.md",
     "k8s/README.md",
     "tools/*/README.md",
+    "benchmarks/README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
@@ -33,7 +34,7 @@ nb_render_text_lexer = "none"
 nb_render_markdown_format = "myst"
 nb_code_prompt_show = "Show the code"
 nb_code_prompt_hide = "Hide the code"
-myst_enable_extensions = ["html_image", "colon_fence"]
+myst_enable_extensions = ["html_image", "colon_fence", "tasklist"]
 myst_heading_anchors = 4
 # Links to code lead into the repository, which the site does not hold; Mermaid and odd lexers are shown as text.
 suppress_warnings = [

@@ -18,7 +18,7 @@ DOCUMENTS = sorted(
     path
     for pattern in (
         "docs/*.md", "README.md", "docker/*.md", "k8s/*.md", "results/README.md", "CONTRIBUTING.md",
-        "SECURITY.md",
+        "SECURITY.md", "benchmarks/*.md", "tools/*/*.md",
     )
     for path in ROOT.glob(pattern)
 )  # fmt: skip

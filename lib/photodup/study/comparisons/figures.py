@@ -91,5 +91,5 @@ def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
     handles = [
         Line2D([], [], color=c, marker="o", markerfacecolor=face, label=text) for text, c, face in looks
     ]
-    if len(names) > 1:  # it would hide a lone interval; another panel has a legend
+    if len(names) > 2:  # it would hide one of few intervals
         ax.legend(handles=handles, loc="best", fontsize=8)

@@ -94,16 +94,16 @@ def intervals_of(figures: pd.DataFrame) -> str:
     return f"{'Two visits' if visits == 2 else 'One visit'} a figure, so no intervals."
 
 
-def caption(figure: Figure, text: str, *, width: int = 118) -> Figure:
+def caption(figure: Figure, text: str) -> Figure:
     """Write `text` (machine, n, what is emulated) under the figure in small grey letters; return it."""
-    lines = textwrap.fill(" ".join(text.split()), width=width)
+    lines = textwrap.fill(" ".join(text.split()), int(16 * figure.get_figwidth()))
     figure.supxlabel(lines, x=0.01, ha="left", fontsize=8, color="#6b7280")
     return figure
 
 
 def finding(figure: Figure, text: str) -> Figure:
     """Write over a figure what it shows, in one sentence; return it. A panel's title says what was measured."""
-    lines = textwrap.fill(text, int(8.6 * figure.get_figwidth()))
+    lines = textwrap.fill(text, int(9.6 * figure.get_figwidth()))
     figure.suptitle(lines, x=0.01, ha="left", fontweight="bold")
     if shell := running_shell():
         formatter = shell.display_formatter.formatters["image/png"]

@@ -256,9 +256,7 @@ def gate(
         target = server.target(address, timeout_s=30.0)
         return measure.LoadedServer(target, payload.payloads(target))
 
-    urls = [str(base_url), str(head_url)]
-    if by_command:
-        urls = [str(url).replace("{port}", str(command.port)) for command in commands]
+    urls = [str(url).replace("{port}", str(c.port)) for c in commands] or [str(base_url), str(head_url)]
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
     labels = [command or masked(str(address)) for command, address in ((base, base_url), (head, head_url))]
     show(f"Base: {labels[0]}; head: {labels[1]}; {concurrency} in flight, seed {seed}.")

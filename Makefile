@@ -2,6 +2,7 @@
 # make check    format, lint, types and the tests without a server: minutes
 # make test     what CI runs; make test-all adds what is long and what measures figures
 # make planted  planted faults against the tests that have to find them (FAULT=word: those named so)
+# make remote-test  README's papermill line for every notebook as it stands, on servers behind a link: hours (NOTEBOOK=12)
 # make fuzz     random inputs for two minutes (FUZZ_MINUTES=2)
 # make lab      JupyterLab on the notebooks
 # make serve    the embedded servers, until Ctrl-C
@@ -24,7 +25,7 @@ export MODEL_PRETRAINED
 BIN    := .venv/bin
 TRITON := .venv-triton
 
-.PHONY: help install tools study reference render check test test-all test-format test-unit test-package test-code test-figures planted test-study test-notebooks models fuzz lab serve bench judge pictures site sizes images-test lint types clean
+.PHONY: help install tools study reference render check test test-all test-format test-unit test-package test-code test-figures planted remote-test test-study test-notebooks models fuzz lab serve bench judge pictures site sizes images-test lint types clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -99,6 +100,9 @@ test-code: models
 # Faults of one line in a copy of lib/, each run against the tests that have to find it.
 planted: install
 	$(BIN)/pytest -n 0 -v tests/planted -k "$(FAULT)"
+
+remote-test: models
+	PHOTODUP_AS_IT_STANDS=1 $(BIN)/pytest -n 0 -v tests/study/servers/test_host_by_papermill.py -k "readme_line and not rests and $(or $(NOTEBOOK),readme)"
 
 test-figures: install
 	$(BIN)/pytest --figures --durations 25 tests

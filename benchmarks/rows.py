@@ -5,8 +5,9 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class Row:
         value: None where it could not be measured.
         low, high: ends of the 95% interval; None without one.
         unit: of the three; empty for a ratio or a share.
-        goal: such as "≥ 0.95"; empty without one.
+        least, most: the goal, one of them; None without one.
         because: why nothing was measured, or what the figure holds for.
         memory_mib: of the process measured, once it has answered (proportional set size); None where it shares ours.
     """
@@ -41,42 +42,34 @@ class Row:
     low: float | None = None
     high: float | None = None
     unit: str = ""
-    goal: str = ""
+    least: float | None = None
+    most: float | None = None
     because: str = ""
     memory_mib: float | None = None
+
+    @property
+    def goal(self) -> str:
+        """Such as "≥ 0.95"; empty without one."""
+        bounds = (("≥", self.least), ("≤", self.most))
+        return "".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
 
     @property
     def state(self) -> str:
         """`met` or `missed` where the whole interval is, else `undecided`; empty without a goal."""
         if self.value is None or not self.goal:
             return "" if self.value is not None else "not measured"
-        sign, bound = self.goal.split()
+        least, most = (-inf if self.least is None else self.least), (inf if self.most is None else self.most)
         ends = [self.value] if self.low is None or self.high is None else [self.low, self.high]
-        met = {end <= float(bound) if sign == "≤" else end >= float(bound) for end in ends}
+        met = {least <= end <= most for end in ends}
         return "undecided" if len(met) > 1 else "met" if met.pop() else "missed"
 
 
-def row(
-    name: str,
-    figure: float | Figure | str,
-    unit: str = "",
-    *,
-    least: float | None = None,
-    most: float | None = None,
-    because: str = "",
-    memory_mib: float | None = None,
-) -> Row:
-    """Return a figure, or the sentence why there is none, as a row.
-
-    Args:
-        least, most: the goal, one of them; in the figure's unit.
-    """
-    bound, sign = (least, "≥") if most is None else (most, "≤")
-    goal = f"{sign} {bound:g}" if bound is not None else ""
+def row(name: str, figure: float | Figure | str, unit: str = "", **more: Any) -> Row:
+    """Return a figure, or the sentence why there is none, as a row; `more` are attributes of it, such as its goal."""
     if isinstance(figure, str):
-        return Row(name, unit=unit, goal=goal, because=figure, memory_mib=memory_mib)
+        return Row(name, unit=unit, **more | {"because": figure})
     value, low, high = figure if isinstance(figure, tuple) else (figure, None, None)
-    return Row(name, value, low, high, unit, goal, because, memory_mib)
+    return Row(name, value, low, high, unit, **more)
 
 
 def in_turns(sides: Sequence[Callable[[], float]], n: int, draw: random.Random) -> list[list[float]]:

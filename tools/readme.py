@@ -244,7 +244,7 @@ def agreement_text() -> str:
         {
             (outcome.comparison.name, outcome.comparison.label_a, outcome.comparison.label_b): outcome
             for outcome in read_all(read_run(folder))
-            if outcome.is_measured and not outcome.comparison.is_null
+            if outcome.is_measured and outcome.comparison.is_primary
         }
         for folder in folders
     )

@@ -21,9 +21,9 @@ from photodup.photos.demo.photographs import SOURCES
 def test_a_row_meets_its_goal_with_its_interval():
     states = [row("a", (0.96, low, 0.98), least=0.95).state for low in (0.95, 0.94)]
     assert [*states, row("a", (0.9, 0.8, 0.94), least=0.95).state] == ["met", "undecided", "missed"]
-    assert row("a", 2.0, "s", most=1.5) == Row("a", 2.0, None, None, "s", "≤ 1.5")
+    assert row("a", 2.0, "s", most=1.5) == Row("a", 2.0, None, None, "s", most=1.5)
     assert row("a", 2.0, "s", most=1.5).state == "missed" and row("a", 2.0, most=2).state == "met"
-    assert row("a", "no server.", least=1) == Row("a", goal="≥ 1", because="no server.")
+    assert row("a", "no server.", least=1) == Row("a", least=1, because="no server.")
     assert row("a", 2.0).state == ""
 
 

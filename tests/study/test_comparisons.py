@@ -41,12 +41,13 @@ SIDES = {
     "absent": {"label": "absent", "backend": "triton-trt-fp16-http-fp32"},
 }
 ONE = {"loads": ["one"], "primary": ["one"]}
+TAIL = "latency_ms_p95"
 HALVED = {"name": "halved", "a": "slow", "b": "fast", **ONE, "loads": ["one", "four"], "quick": ["one"]}
 ELSEWHERE = {"name": "elsewhere", "a": "fast", "b": "absent", **ONE}
 DATA = {
     "sides": SIDES,
     "loads": {"one": {"scenario": "single_stream"}, "four": {"scenario": "closed_loop", "concurrency": 4}},
-    "comparisons": {"06": [HALVED, ELSEWHERE]},
+    "comparisons": {"06": [{**HALVED, "also": [TAIL]}, ELSEWHERE]},
     "nulls": [{"side": "fast", "loads": ["one"], "quick": ["one"]}],
 }
 SIZES = Sizes(3, VisitPlan(palindromes=3, block_s=0.05, min_waves=2, alone_s=0.1, warmup_s=0.05))
@@ -103,6 +104,9 @@ def test_a_planted_difference_is_found_under_both_loads(measured, planted):
     said = planted.sentence("halved, one")
     assert said.startswith("Fast takes ") and " less time than slow [" in said and said.endswith(" ms).")
     assert "% higher throughput than slow [" in planted.sentence("halved, four")
+    tail = planted[f"halved, one, {TAIL}"]
+    assert tail.effect == pytest.approx(-0.75, abs=0.02) and not tail.comparison.is_primary
+    assert " less time (95th percentile of latency) than slow [" in planted.sentence(f"halved, one, {TAIL}")
 
 
 def test_every_answer_counts_in_a_sides_figures(measured):
@@ -128,9 +132,9 @@ def test_reading_needs_no_server_and_says_the_same(measured, tmp_path):
     directory, found, compared = measured
     before = sorted(path.name for path in (directory / "records").iterdir())
     again = outcomes.read_comparisons(opened(directory, measure=False), "06", declared=found)
-    assert again.sentences() == compared.sentences() and len(again.table()) == 3
+    assert again.sentences() == compared.sentences() and len(again.table()) == 5
     nothing = outcomes.read_comparisons(opened(tmp_path, measure=False), "06", declared=found)
-    assert nothing.sentences()[-1] == "This run leaves out 2 of 3 comparisons." and nothing.nulls == ()
+    assert nothing.sentences()[-1] == "This run leaves out 4 of 5 comparisons." and nothing.nulls == ()
     assert sorted(path.name for path in (directory / "records").iterdir()) == before
 
 
@@ -229,6 +233,7 @@ def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatc
     monkeypatch.setattr(outcomes, "declarations", lambda: found)
     outcomes.write_outcomes(opened(directory))
     rows = json.loads((directory / "outcomes.json").read_text())
+    rows = [row for row in rows if row["metric"] != TAIL]
     assert [r["name"] for r in rows] == ["halved, one", "halved, four", "elsewhere, one", "null of fast, one"]
     row, outcome = rows[0], compared["halved, one"]
     assert (row["primary"], row["load"], row["unit"], row["n"]) == (True, "one", "ms", 18)
@@ -274,7 +279,7 @@ def test_a_side_that_dies_is_named_by_its_pairs_and_the_others_go_on(declare, tm
 def test_nothing_measured_is_no_verdict(declare, tmp_path):
     found = outcomes.read_comparisons(opened(tmp_path / "run", measure=False), "06", declared=declare(DATA))
     assert {o.verdict for o in found.outcomes.values()} == {Verdict.NOT_MEASURED}
-    assert found.sides.empty and len(found.table()) == 3
+    assert found.sides.empty and len(found.table()) == 5
     # A notebook computes with the frame of nothing as with any other.
     assert {*COLUMNS, "throughput_images_per_s"} <= set(found.sides)
     assert figures.draw_sides(found) is None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from support.shipped import start_shipped
 
 from photodup.bench.link.link import Link
@@ -83,6 +84,9 @@ def rented_machine(
     models = () if "triton" in without else _models(without)
     key = "" if {"control", "triton"} & set(without) else new_key()
     with Link(link, servers_far=True) as way, contextlib.ExitStack() as stack:
+        # As in docs/gpu.md, where every shell has the service's key.
+        service_env = {**(service_env or {}), "API_KEY": new_key()}
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("PHOTODUP_API_KEY", service_env["API_KEY"])
         address = way.client_address
         with way.client_namespace():  # processes are born in the namespace of the thread that starts them
             started = _start(stack, address, without, repository, key, service_env)
@@ -114,14 +118,13 @@ def _start(
     without: Collection[str],
     repository: Path,
     key: str,
-    service_env: dict[str, str] | None,
+    service_env: dict[str, str],
 ) -> list[tuple[ServerProcess, Callable[[], bool]]]:
     """Start what the machine has; return each server and what says that it is ready."""
     started: list[tuple[ServerProcess, Callable[[], bool]]] = []
     if "fastapi" not in without:
-        # On a CPU that the client shares, two seconds of queue are soon there: requests wait instead of being refused.
-        own = {"HOST": "0.0.0.0", "PORT": str(PORTS["fastapi"])}  # as in the image
-        settings = patient({**(service_env or {}), **own})
+        # As in the image, but requests wait: on a CPU that the client shares, two seconds of queue are soon there.
+        settings = patient({**service_env, "HOST": "0.0.0.0", "PORT": str(PORTS["fastapi"])})
         log = build_dir() / "logs" / "rented-fastapi.log"
         service = stack.enter_context(ServerProcess("FastAPI", service_command(), log, settings))
         started.append((service, functools.partial(is_ready, f"http://{address}:{PORTS['fastapi']}")))

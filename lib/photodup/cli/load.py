@@ -3,11 +3,12 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
+from secrets import randbelow
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Exit, Option
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from photodup.bench.anyurl.payloads import Payloads
     from photodup.bench.anyurl.target import Target
 
-Seed = Annotated[int, Option(help="random seed for payloads, arrivals and turns")]
+Seed = Annotated[
+    int, Option(help="random seed", show_default="drawn", default_factory=partial(randbelow, 10**6))
+]
 AsJson = Annotated[bool, Option("--json", help="print the result as JSON, all else on stderr")]
 
 
@@ -104,7 +107,7 @@ class LoadOptions:
     seconds: Annotated[
         float | None, Option(min=1, help="longest duration of all loads; default 20, with --compare 60")
     ] = None
-    seed: Seed = 0
+    seed: Seed = field(kw_only=True)
 
     def specs(self, batch: int, default_s: float) -> "list[LoadSpec]":
         """Return a load for each number in `--concurrency` or `--rate`; they share the time.
@@ -207,6 +210,7 @@ def load(
 def gate(
     server: ServerOptions,
     payload: PayloadOptions,
+    seed: Seed,
     base_url: Annotated[str | None, Option(help="server to compare with")] = None,
     head_url: Annotated[str | None, Option(help="server that may not be slower")] = None,
     base: Annotated[
@@ -222,7 +226,6 @@ def gate(
     start_seconds: Annotated[float, Option(min=1, help="longest time a command may take to start")] = 120.0,
     junit: Annotated[Path | None, Option(help="write a JUnit report here")] = None,
     as_json: AsJson = False,
-    seed: Seed = 0,
 ) -> None:
     """Fail where the head is slower than the base by more than a limit, on the noisy machines that CI has.
 
@@ -253,12 +256,10 @@ def gate(
         target = server.target(address, timeout_s=30.0)
         return measure.LoadedServer(target, payload.payloads(target))
 
-    urls = [str(base_url), str(head_url)]
-    if by_command:
-        urls = [str(url).replace("{port}", str(command.port)) for command in commands]
+    urls = [str(url).replace("{port}", str(c.port)) for c in commands] or [str(base_url), str(head_url)]
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
     labels = [command or masked(str(address)) for command, address in ((base, base_url), (head, head_url))]
-    show(f"Base: {labels[0]}; head: {labels[1]}; {concurrency} in flight.")
+    show(f"Base: {labels[0]}; head: {labels[1]}; {concurrency} in flight, seed {seed}.")
     watcher = Watcher(sys.stderr)
     sides = gates.sides_of(server_of, urls, [command.running for command in commands], watcher)
     spec = measure.LoadSpec(concurrency=concurrency, seconds=seconds, seed=seed)
@@ -272,7 +273,7 @@ def gate(
     if junit:
         gates.write_junit(gate_result, junit)
     if as_json:
-        print(json.dumps(gate_result.as_record(), default=str))
+        print(json.dumps(gate_result.as_record() | {"seed": seed}, default=str))
     if gate_result.has_failed:
         raise Exit(1)
 

@@ -22,7 +22,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
         for name, annotation in get_type_hints(group, include_extras=True).items():
             option = copy(annotation.__metadata__[0])
             option.rich_help_panel = group.__name__.removesuffix("Options")
-            default, kind = group.__dataclass_fields__[name].default, Annotated[annotation.__origin__, option]
+            default, kind = getattr(group, name, Parameter.empty), Annotated[annotation.__origin__, option]
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
 
     @functools.wraps(command)

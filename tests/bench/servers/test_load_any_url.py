@@ -403,12 +403,12 @@ def test_a_server_that_no_longer_answers_could_not_be_measured(tmp_path, body):
 
 
 def test_the_result_is_printed_as_json_and_a_sweep_has_one_figure(echo, tmp_path):
-    options = ["--concurrency", "1,2,4", "--seconds", "3", "--json", "--out", tmp_path]
+    options = ["--concurrency", "1,2,4", "--seconds", "3", "--seed", "7", "--json", "--out", tmp_path]
     done = subprocess.run([*LOAD, *echo, *options], capture_output=True, text=True, check=True)
     result = json.loads(done.stdout)
     assert [one["concurrency"] for one in result["measurements"]] == [1, 2, 4]
     assert all(one["n_visits"] == 3 for one in result["measurements"])
-    assert "in flight in turns, 3 visits" in done.stderr
+    assert "in flight in turns, seed 7, 3 visits" in done.stderr
     assert len(result["headlines"]) == 3 and "2 in flight: " in done.stderr
     page = (tmp_path / "index.html").read_text()
     assert page.count("<svg") == 1 and "Dots: 1 in flight, 2 in flight, 4 in flight; " in page
@@ -425,11 +425,12 @@ def test_a_get_needs_no_body(tmp_path):
 
 def test_rates_are_offered_in_turns(tmp_path, kept, body):
     with answering(lambda n: (200, b"ok")) as server:
-        options = ("--rate", "20,60", "--arrivals", "uniform", "--seconds", 6, "--fail-if", "rate>40")
-        status, said = ended("load", server.url, "--file", body, *options, "--out", tmp_path)
+        options = ("--rate", "20,60", "--arrivals", "uniform", "--seed", 7, "--fail-if", "rate>40")
+        status, said = ended("load", server.url, "--file", body, *options, "--seconds", 6, "--out", tmp_path)
     result, rows = kept()
     assert [point["offered_per_s"] for point in result["measurements"]] == [20, 60]
-    assert "20 requests/s, 60 requests/s in turns, 3 visits" in said and "60 requests/s: p" not in said
+    assert "20 requests/s, 60 requests/s in turns, seed 7, 3 visits" in said
+    assert "60 requests/s: p" not in said
     assert "60 requests/s: latency: p50 " in said and len(result["headlines"]) == 2
     assert status == 1 and said.count("Failed by ") == said.count("60 requests/s: Failed by --fail-if") == 1
     due_s = rows[(rows.measurement == 0) & (rows.visit == 1)].due_s.sort_values()
@@ -565,11 +566,16 @@ def test_a_server_that_dies_midway_is_one_sentence_and_what_was_measured_counts(
         versus(sleepy(1), sleepy(1, lambda: len(visits) in (1, 2)))
 
 
-def test_ctrl_c_ends_a_comparison_after_a_visit(versus, visits, kept, monkeypatch):
+def test_ctrl_c_ends_a_comparison_after_a_visit_of_its_own_seed(versus, visits, kept, monkeypatch):
     stop = property(lambda watcher: len(visits) > 1, lambda watcher, value: None)
     monkeypatch.setattr(Watcher, "is_stopped", stop, raising=False)
-    assert "It was stopped by you after 1 of " in versus(sleepy(1), sleepy(1), "--seconds", 20)
-    assert len(visits) == 2 and len(kept()[0]["visits"]) == 1
+    seeds = []
+    for options in ((), (), ("--seed", 7)):
+        said = versus(sleepy(1), sleepy(1), "--seconds", 20, *options)
+        assert "It was stopped by you after 1 of " in said and len(visits) == 2
+        seeds += [visit["seed"] - 1 for visit in kept()[0]["visits"]]
+        assert f", seed {seeds[-1]};" in said, "printed, so that --seed repeats it"
+    assert len(seeds) == 3 and seeds[0] != seeds[1] and seeds[2] == 7, "drawn unless given"
 
 
 @given(st.floats(0.01, 60), st.floats(1, 600), st.sampled_from((2, 3)))

@@ -69,7 +69,7 @@ def declare(monkeypatch, tmp_path, random_onnx, random_model):
     forget()
     for name, value in {"STARTS": 2, "OVERLOAD_S": 1.0, "RECOVERED": 30}.items():
         monkeypatch.setattr(alone, name, value)
-    monkeypatch.setattr(alone, "PROBE", replace(alone.PROBE, seconds=0.4))
+    monkeypatch.setattr(alone, "CAPACITY_PLAN", replace(alone.CAPACITY_PLAN, seconds=0.4))
     monkeypatch.setenv("MODEL_PRETRAINED", random_onnx)
 
     def write():

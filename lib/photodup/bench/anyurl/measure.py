@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from secrets import randbelow
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,7 +60,7 @@ class LoadSpec:
     connection: str = "warm"
     batch: int = 1
     seconds: float = 20.0
-    seed: int = 0
+    seed: int = field(default_factory=partial(randbelow, 10**6))
     processes: int = 1
 
     @property

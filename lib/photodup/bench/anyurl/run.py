@@ -91,9 +91,9 @@ class Job:
 
     @property
     def words(self) -> str:
-        """The loads in one clause."""
-        labels = ", ".join(spec.label for spec in self.specs)
-        return f"{labels} in turns" if len(self.specs) > 1 else self.specs[0].words
+        """The loads and their seed in one clause."""
+        labels, first = ", ".join(spec.label for spec in self.specs), self.specs[0]
+        return f"{f'{labels} in turns' if len(self.specs) > 1 else first.words}, seed {first.seed}"
 
     def opening(self, words: str) -> None:
         for place, server in enumerate(self.servers, start=1):
@@ -128,18 +128,12 @@ class Job:
         ]
         status = NOT_MEASURED if not is_measured else LIMIT_VIOLATED if violations else ANSWERED
         sentences = [*sentences, *violations]
-        for sentence in sentences:
-            self.show(sentence)
-        for note in wrong:
-            self.show(f"Note: {note}")
+        for line in (*sentences, *(f"Note: {note}" for note in wrong)):
+            self.show(line)
         payload = "; ".join(dict.fromkeys(r.payloads.words for r in self.servers))
         facts = report.about([r.target.columns() for r in self.servers], self.words, payload)
-        facts |= {
-            "status": status,
-            "found": sentences,
-            "notes": list(wrong),
-            "headlines": [head for _, head in headlines],
-        }
+        facts |= {"status": status, "found": sentences, "notes": list(wrong)}
+        facts["headlines"] = [head for _, head in headlines]
         page = render_page(
             PAGE, title=title, facts=facts, sentences=sentences, notes=wrong, tables=tables, charts=charts
         )

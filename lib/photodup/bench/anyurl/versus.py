@@ -168,16 +168,12 @@ def notes_on_answers(first: LoadedServer, second: LoadedServer, batch: int) -> l
     answers = []
     for server in (first, second):
         with contextlib.closing(server.adapter(batch)) as adapter:
-            rows = answers_to(adapter, server.payloads.items[:4])
-        answers.append(np.asarray(rows, np.float64))
+            answers.append(np.asarray(answers_to(adapter, server.payloads.items[:4]), np.float64))
     a, b = answers
     if not a.size or not b.size:
         return ["The answers of the two were not compared: they hold no rows of numbers."]
     if a.shape != b.shape:
         return [f"The two answer differently: {a.shape[1]} numbers an item and {b.shape[1]}."]
-    lowest = lowest_cosine(a, b)
-    if lowest < SAME_ANSWER:
-        return [
-            f"The two answer differently: the cosine of their answers to one item is as low as {lowest:.4f}."
-        ]
-    return []
+    if (lowest := lowest_cosine(a, b)) >= SAME_ANSWER:
+        return []
+    return [f"The two answer differently: the cosine of their answers to one item is as low as {lowest:.4f}."]

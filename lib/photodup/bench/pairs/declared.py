@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.facts import Load, metric_named
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend, parse_backend
@@ -79,6 +79,7 @@ class Pair:
         is_quick: the quick study measures it.
         is_null: `a` and `b` are two processes of one configuration.
         elsewhere: alternatives to `a` and `b`: if the servers lack one of them, the first two that exist are compared.
+        also: percentiles that the same visits compare, exploratory.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Pair:
     is_quick: bool = False
     is_null: bool = False
     elsewhere: tuple[tuple[Side, Side], ...] = ()
+    also: tuple[str, ...] = ()
 
     def on(self, has: Callable[[Backend], bool]) -> "Pair":
         """Return this comparison between the first two sides that both exist; unchanged if no two do."""
@@ -180,14 +182,12 @@ def _read(path: Path) -> Declarations:
                 compared = [(a, replace(b, label=f"{b.label} again")) for a, b in compared]
             for load_name in row["loads"]:
                 if load_name not in loads:
-                    raise PhotodupError(
-                        f"{path.name}: {name} asks for the load {load_name!r}, which the file does not declare."
-                    )
+                    raise PhotodupError(f"{path.name}: {name} asks for the load {load_name!r}: declare it.")
                 load, link = loads[load_name]
                 is_primary, is_quick = (load_name in row.get(mark, ()) for mark in ("primary", "quick"))
-                kinds = is_primary, is_quick, not notebook
+                also = tuple(metric_named(name).name for name in row.get("also", ()))
                 pair = f"{name}, {load_name}", notebook, *compared[0], load_name, load, link
-                yield Pair(*pair, *kinds, elsewhere=tuple(compared[1:]))
+                yield Pair(*pair, is_primary, is_quick, not notebook, tuple(compared[1:]), also)
 
     pairs = tuple(pair for notebook, rows in data["comparisons"].items() for pair in pairs_of(notebook, rows))
     nulls = tuple(pairs_of("", data.get("nulls", ())))

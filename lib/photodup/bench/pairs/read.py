@@ -42,12 +42,8 @@ def _called(side: Side, other: Side) -> str:
     """Return a side's label, with the payload or protocol that sets it apart from the other side."""
     backend, other_backend = side.backend, other.backend
     payload = " with a JPEG" if backend.wire == "jpeg" != other_backend.wire else ""
-    protocol = (
-        " by HTTP"
-        if backend.protocol == "http" != other_backend.protocol and "HTTP" not in side.label
-        else ""
-    )
-    return side.label + payload + protocol
+    is_told = "HTTP" in side.label or backend.protocol != "http" or other_backend.protocol == "http"
+    return side.label + payload + ("" if is_told else " by HTTP")
 
 
 def with_observations(comparison: Comparison, visits: Sequence[Visit], load: Load) -> Comparison:

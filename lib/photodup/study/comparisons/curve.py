@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
-from photodup.study.notebook.points import Spec, measure_figures
+from photodup.study.notebook.points import CAPACITY, CAPACITY_PLAN, Spec, measure_figures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 SIDES = "fastapi-openvino", "triton-openvino", "fastapi-int8", "triton-int8"
 MAX_REFUSED = 0.01  # of requests: more refusals than this miss a bound, however fast the other answers are
 SHORTEST_S, LONGEST_S = 5.0, 25.0  # of arrivals in a window
-CAPACITY, CAPACITY_PLAN = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0)
 
 
 def measure_curve(

@@ -33,7 +33,7 @@ class Compared:
 
     Attributes:
         pairs: what was declared, in order.
-        outcomes: by the comparison's name; one for each that was declared.
+        outcomes: by the comparison's name; one for each that was declared, and for each of its further percentiles.
         nulls: outcomes of two equal processes, for all loads of the run that it planned.
         sides: one row for each side under each load: its figures over all visits with their 95% intervals.
         visits: of each comparison that has some, by its name.
@@ -82,14 +82,12 @@ class Compared:
         import pandas as pd
 
         rows = []
-        for name in names or [pair.name for pair in self.pairs]:
-            if name not in self.outcomes:
-                continue
-            kind = "" if self.outcomes[name].comparison.is_primary else " (exploratory)"
-            cells = row(self.outcomes[name])
+        for outcome in [self.outcomes[name] for name in names or self.outcomes if name in self.outcomes]:
+            kind = "" if outcome.comparison.is_primary else " (exploratory)"
+            cells = row(outcome)
             figure = cells.pop("figure")
             values = cells["values"] and f"{figure} {cells['values']}"
-            rows.append({"comparison": name + kind, **cells, "values": values})
+            rows.append({"comparison": outcome.comparison.name + kind, **cells, "values": values})
         return pd.DataFrame(rows).set_index("comparison") if rows else pd.DataFrame()
 
 
@@ -110,7 +108,7 @@ def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = 
     used = {(side.name, pair.load_name) for pair in pairs for side in (pair.a, pair.b)}
     return Compared(
         pairs,
-        {pair.name: outcomes[pair.name] for pair in pairs},
+        {name: o for name, o in outcomes.items() if o.comparison.family in chosen},
         tuple(null for null in nulls if null.is_measured),
         _figures_of_sides(visits, used),
         {pair.name: measured for pair, measured in visits if measured and pair in pairs},
@@ -136,9 +134,13 @@ def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple
     comparisons = []
     for pair, visits, notes, was_tried in records:
         gap = NOT_PLANNED if visits or not notes else notes[0]
-        comparison = read.comparison_of(pair, gap, declared.checks_of(pair), notes if visits else ())
-        comparison = read.with_observations(comparison, visits, pair.load)
-        comparisons.append(replace(comparison, was_tried=was_tried))
+        usual = read.comparison_of(pair, gap, declared.checks_of(pair), notes if visits else ())
+        usual = replace(usual, was_tried=was_tried)
+        further = (
+            replace(usual, name=f"{pair.name}, {metric}", metric=metric, is_primary=False, nulls=())
+            for metric in pair.also
+        )
+        comparisons += [read.with_observations(each, visits, pair.load) for each in (usual, *further)]
     return compare_all(comparisons), [(pair, visits) for pair, visits, *_ in records]
 
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 KIND = "figure"
 N_PHOTOS = 32
+# What a server can do: its rate under this load.
+CAPACITY, CAPACITY_PLAN = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0)
 
 
 @dataclass(frozen=True)

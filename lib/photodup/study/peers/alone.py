@@ -18,6 +18,7 @@ from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.facts import Load
 from photodup.bench.verify.checks import verify_server
 from photodup.core.errors import PhotodupError
+from photodup.study.notebook.points import CAPACITY, CAPACITY_PLAN
 from photodup.study.notebook.run import Run
 from photodup.study.notebook.weights import choose_weights
 from photodup.study.peers.servers import Started, absence, fp32_sides, payloads, peer_of, started, version
@@ -28,7 +29,6 @@ OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
 REFUSING = {"MAX_WAIT_S": "2"}  # as `photodup serve` does
 # Recovered: a request takes at most so many times its earlier latency.
 RECOVERED, RECOVERY_LIMIT_S = 1.5, 30.0
-PROBED, PROBE = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0, warmup_requests=2)
 
 
 def costs(run: Run) -> ByServer:
@@ -76,7 +76,7 @@ def measure_alone(side: Side) -> Columns:
             first_answer_s.append(up.ready_s + single_ms(up, 1)[0] / 1000)
             if number == 0:
                 facts["cosine_min"] = up.check()
-                rate = probed_rate(up)
+                rate = capacity(up)
                 facts["memory_loaded_mib"] = memory_mib(up.pid)
             elif number == 1:
                 facts["overload"] = overloaded(up, rate)
@@ -119,14 +119,14 @@ def single_ms(up: Started, count: int) -> list[float]:
     return times_ms
 
 
-def probed_rate(up: Started) -> float:
+def capacity(up: Started) -> float:
     """Return requests/s with eight in flight, from a short window.
 
     Raises:
         PhotodupError: the window gave no rate; names its error.
     """
-    columns = measure(up.adapter(), payloads().items, PROBED, PROBE)
+    columns = measure(up.adapter(), payloads().items, CAPACITY, CAPACITY_PLAN)
     if not (rate := columns.get("throughput_images_per_s")):
         reason = columns.get("error") or "nothing was answered"
-        raise PhotodupError(f"{up.side.label} with {PROBED.concurrency} in flight: {reason}.")
+        raise PhotodupError(f"{up.side.label} with {CAPACITY.concurrency} in flight: {reason}.")
     return rate

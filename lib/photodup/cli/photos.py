@@ -35,8 +35,7 @@ class EncoderOptions:
     """Options that choose what computes the embeddings."""
 
     url: Annotated[
-        str | None,
-        Option("--url", "--inference-url", help="server; default from the environment"),
+        str | None, Option("--url", "--inference-url", help="server; default from the environment")
     ] = None
     backend: Annotated[
         str | None,

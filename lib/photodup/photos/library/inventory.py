@@ -141,11 +141,7 @@ def unpack(text: str | None) -> Inventory:
 
 
 def read_inventory(
-    image: Image.Image,
-    data: bytes,
-    exif: Directory,
-    details: Directory,
-    gps: Directory,
+    image: Image.Image, data: bytes, exif: Directory, details: Directory, gps: Directory
 ) -> Inventory:
     """Return the inventory of a file.
 

@@ -30,15 +30,7 @@ from photodup.core.safe_open import (
 )
 from photodup.photos.library.walking import application_library
 from photodup.photos.state.own_folder import OWN_FOLDERS
-from photodup.photos.trash.entries import (
-    ITEMS,
-    Moved,
-    Operation,
-    Removal,
-    TrashError,
-    Written,
-    former_home,
-)
+from photodup.photos.trash.entries import ITEMS, Moved, Operation, Removal, TrashError, Written, former_home
 
 TRASH_FOLDER = ".photodup-trash"
 NO_KEEPER = "no copy to keep is there unchanged, and one must remain."

@@ -168,11 +168,7 @@ def missing_visits(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> list[tuple[
 
 
 def measure_comparisons(
-    run: Run,
-    pairs: Sequence[Pair],
-    sizes: Sizes,
-    *,
-    restarted: Callable[[int], Run] | None = None,
+    run: Run, pairs: Sequence[Pair], sizes: Sizes, *, restarted: Callable[[int], Run] | None = None
 ) -> None:
     """Measure and record every visit of the comparisons that the run has no record of.
 

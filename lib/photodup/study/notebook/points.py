@@ -188,12 +188,7 @@ def _configured(spec: Spec) -> Iterator[Callable[[], None]]:
 
 
 def _measured(
-    run: Run,
-    spec: Spec,
-    plan: WindowPlan,
-    visit: int,
-    enter: Callable[[], None],
-    is_checked: bool,
+    run: Run, spec: Spec, plan: WindowPlan, visit: int, enter: Callable[[], None], is_checked: bool
 ) -> Columns:
     """Measure one window; return the record's columns."""
     enter()

@@ -54,11 +54,7 @@ def load_sizes(sizes: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def execute_notebook(
-    source: Path,
-    output: Path,
-    parameters: Parameters,
-    *,
-    within: Path | None = None,
+    source: Path, output: Path, parameters: Parameters, *, within: Path | None = None
 ) -> NotebookOutcome:
     """Run one notebook through papermill and write the executed copy to `output`, beneath the folder `within`.
 

@@ -27,7 +27,7 @@ from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.pairs.read import comparison_of
 from photodup.bench.record.record import RunStore, load_records
 from photodup.bench.stats.comparison import Comparison, Observed, Outcome, Verdict, compare_all, has_failed
-from photodup.bench.stats.facts import SMALLEST_EFFECT
+from photodup.bench.stats.metrics import SMALLEST_EFFECT
 from photodup.core.paths import project_root
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.measure import Sizes, sizes_of

@@ -16,7 +16,7 @@ from benchmarks.rows import blocks as speed_blocks
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Outcome
-from photodup.bench.stats.sentence import row
+from photodup.bench.stats.sentence import cells_of
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
@@ -146,7 +146,7 @@ def _reason(outcome: Outcome, better: str, subject: str = "", second: Outcome | 
         return NOT_MEASURED
     is_b_better = (outcome.effect > 0) == (outcome.metric.quantity == "throughput")
     against = "**Not supported:** " if outcome.is_different and is_b_better != (better == "b") else ""
-    cells, question = row(outcome), outcome.comparison
+    cells, question = cells_of(outcome), outcome.comparison
     subject = subject or question.name.removesuffix(f", {question.load}")
     doubt = "" if outcome.is_different else f"; {outcome.verdict}"
     if second and second.is_measured and second.verdict is not outcome.verdict:

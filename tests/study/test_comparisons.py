@@ -19,10 +19,10 @@ from support.visits import opened, plant_visits, planted_visit
 from photodup.bench.pairs import declared
 from photodup.bench.pairs.alternate import LiveSide, VisitPlan, measure_visit, palindrome
 from photodup.bench.pairs.read import figures as figures_of
-from photodup.bench.pairs.read import observed, remarks
+from photodup.bench.pairs.read import notes_on_visits, observed
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Verdict, does_decide
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import COLUMNS
 from photodup.serving.embedded import MODELS
@@ -220,8 +220,8 @@ def test_a_machine_that_slept_marks_its_visits(monkeypatch):
     monkeypatch.undo()
     seen = visit(Dummy(5.0), Dummy(5.0))
     assert slept.clock_jump_s > 3000 > 1 > seen.clock_jump_s and len(slept.log_ratios(1)) == 4
-    assert any("slept or its clock was set by 3600 s" in line for line in remarks([slept, seen]))
-    assert not any("slept" in line for line in remarks([seen]))
+    assert any("slept or its clock was set by 3600 s" in line for line in notes_on_visits([slept, seen]))
+    assert not any("slept" in line for line in notes_on_visits([seen]))
 
 
 def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatch):

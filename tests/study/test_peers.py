@@ -12,7 +12,7 @@ from support.visits import opened, planted_visit
 
 from photodup.bench.pairs.declared import Pair
 from photodup.bench.stats.comparison import Verdict
-from photodup.bench.verify.checks import Checked, VerifiedServer
+from photodup.bench.verify.checks import CheckRow, VerifiedServer
 from photodup.core.errors import PhotodupError
 from photodup.study.comparisons.compare import compare
 from photodup.study.comparisons.measure import Sizes, missing_visits, visit_config, visit_key
@@ -277,8 +277,8 @@ def test_each_verdict_of_a_check_stands_under_its_server_and_a_finding_is_told_o
     tmp_path, peers, installed
 ):
     run = opened(tmp_path / "run")
-    turned = Checked("EXIF orientation", "wrong", "as if EXIF's orientation was not applied", 0.9)
-    rows = {"fastapi": (Checked("CMYK", "right", ""),), "mosec": (turned,), "ray": (turned,)}
+    turned = CheckRow("EXIF orientation", "wrong", "as if EXIF's orientation was not applied", 0.9)
+    rows = {"fastapi": (CheckRow("CMYK", "right", ""),), "mosec": (turned,), "ray": (turned,)}
     for name, checks in rows.items():
         server = VerifiedServer("http://127.0.0.1:1/embed", "post", "the same", checks)
         record(run, "server-verify", peers[name][0], **server.as_record())

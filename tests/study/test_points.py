@@ -9,7 +9,7 @@ import pytest
 from support.visits import opened
 
 from photodup.bench.load.plan import WindowPlan
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 from photodup.study.notebook import points
 from photodup.study.notebook.gaps import NotMeasured

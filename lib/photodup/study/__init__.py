@@ -10,7 +10,7 @@ from typing import Any
 _NAMES = {
     "photodup.bench.backends.adapters": "adapter",
     "photodup.bench.load.plan": "WindowPlan",
-    "photodup.bench.stats.facts": "Load",
+    "photodup.bench.stats.metrics": "Load",
     "photodup.bench.stats.sentence": "sentence",
     "photodup.core.errors": "PhotodupError",
     "photodup.core.paths": "build_dir project_root",

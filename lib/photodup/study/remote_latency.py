@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.link import latency_model
-from photodup.bench.link.ladder import measure_path
+from photodup.bench.link.payload_latency import measure_path
 from photodup.embedding.backends import parse_backend
 from photodup.study.notebook.gaps import NotMeasured
 
@@ -33,10 +33,10 @@ def sink_of(run: "Run") -> tuple[str, str]:
 
 
 def measure_real_path(run: "Run", payloads_bytes: Sequence[int], **sizes: Any) -> dict[str, Any]:
-    """Return the measured path to the run's servers (`bench.link.ladder.measure_path`); measure it unless the run has it.
+    """Return the measured path to the run's servers (`payload_latency.measure_path`); measure it unless the run has it.
 
     Args:
-        sizes: `n`, `n_large` and `idle_s` as `measure_path` and `measure_ladder` take them; they identify the record.
+        sizes: `n`, `n_large` and `idle_s` as `measure_path` and `measure_payloads` take them; they identify the record.
 
     Raises:
         NotMeasured: nobody answers there.

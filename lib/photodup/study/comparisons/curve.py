@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.pairs.declared import Side
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.metrics import Load
 from photodup.study.notebook.points import Spec, measure_figures
 
 if TYPE_CHECKING:

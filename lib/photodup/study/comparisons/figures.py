@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from photodup.bench.stats.facts import SMALLEST_EFFECT
+from photodup.bench.stats.metrics import SMALLEST_EFFECT
 from photodup.study.comparisons.outcomes import Compared
 from photodup.study.notebook import charts
 

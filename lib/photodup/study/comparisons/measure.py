@@ -35,7 +35,7 @@ from photodup.study.notebook.weights import payload_photos
 from photodup.study.peers.servers import ServerPair, absence
 
 if TYPE_CHECKING:
-    from photodup.bench.stats.facts import Load
+    from photodup.bench.stats.metrics import Load
     from photodup.study.notebook.run import Run
 
 KIND = "visit"
@@ -59,7 +59,7 @@ class Sizes:
     def visit_s(self, pair: Pair) -> float:
         """Return about how long a visit of a comparison takes, seconds; a block waits for its answers, however slow."""
         plan = self.plan
-        block_s = max(1.1 * plan.block_s, sum(plan.answers(pair.load)) * pair.load.batch * IMAGE_S)
+        block_s = max(1.1 * plan.block_s, sum(plan.answer_counts(pair.load)) * pair.load.batch * IMAGE_S)
         n_started = sum(bool(side.settings or side.server) for side in (pair.a, pair.b))
         once_s = plan.warmup_s + max(plan.alone_s, block_s)
         return 4 * plan.palindromes * block_s + 2 * once_s + n_started * READY_S
@@ -242,7 +242,7 @@ class ReadySides:
             is_grpc = any(side.backend.protocol == "grpc" for side in far)
             measure = partial(visit_sides, far, pair.load, plan, seed)
             columns = record(link.measure_far(measure, in_own_process=is_grpc))
-            return columns | {"link_late": link.invalid_because()}
+            return columns | {"link_late": link.invalid_reason()}
 
     def ready(self, side: Side, is_second: bool) -> SideAddress:
         """Make a side ready and compare its embeddings with the reference, once."""

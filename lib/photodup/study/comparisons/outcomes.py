@@ -12,8 +12,8 @@ from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, Side, declarations
 from photodup.bench.record.json_files import reading
 from photodup.bench.stats.comparison import Outcome, compare_all
-from photodup.bench.stats.facts import METRICS
-from photodup.bench.stats.sentence import brief, row, sentence
+from photodup.bench.stats.metrics import METRICS
+from photodup.bench.stats.sentence import brief, cells_of, sentence
 from photodup.core.files import write_atomically
 from photodup.embedding.backends import COLUMNS
 from photodup.study.comparisons.measure import obstacle, offered, visit_config, visit_key
@@ -86,7 +86,7 @@ class Compared:
             if name not in self.outcomes:
                 continue
             kind = "" if self.outcomes[name].comparison.is_primary else " (exploratory)"
-            cells = row(self.outcomes[name])
+            cells = cells_of(self.outcomes[name])
             figure = cells.pop("figure")
             values = cells["values"] and f"{figure} {cells['values']}"
             rows.append({"comparison": name + kind, **cells, "values": values})

@@ -19,8 +19,8 @@ from photodup.bench.load import counters
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.window import measure
 from photodup.bench.load.workers import Observer
-from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import figures_of_windows
+from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 from photodup.core.settings import key_headers
 from photodup.embedding.backends import Backend, parse_backend, served_models
@@ -223,7 +223,7 @@ def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, net
         payload_photos(N_PHOTOS),
         spec.load,
         plan,
-        probe=counters.probe(metrics_url, models, {} if models else key_headers()) if metrics_url else None,
+        meter=counters.meter(metrics_url, models, {} if models else key_headers()) if metrics_url else None,
         network=network,
         observer=Observer() if spec.tolerates_errors else None,
     )
@@ -238,7 +238,7 @@ def _through_link(spec: Spec, window: Callable[..., Columns], url: str, metrics_
         far = partial(window, link.url(url), metrics_url, emulated_path(spec.link))
         is_grpc = parse_backend(spec.backend).protocol == "grpc"
         measured = link.measure_far(far, in_own_process=is_grpc)
-        if late := link.invalid_because():
+        if late := link.invalid_reason():
             measured |= {"status": "failed", "error": late}
     return measured
 

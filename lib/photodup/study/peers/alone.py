@@ -15,7 +15,7 @@ from photodup.bench.load.usage import memory_mib
 from photodup.bench.load.window import measure
 from photodup.bench.load.workers import Observer, common_error
 from photodup.bench.pairs.declared import Side
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.metrics import Load
 from photodup.bench.verify.checks import verify_server
 from photodup.core.errors import PhotodupError
 from photodup.study.notebook.run import Run

@@ -29,7 +29,7 @@ _NAMES = {
     "photodup.study.notebook": "charts",
     "photodup.study.notebook.benchmark": "benchmark",
     "photodup.study.notebook.gaps": "need",
-    "photodup.study.notebook.points": "Spec measure_figures reference_embeddings",
+    "photodup.study.notebook.points": "FigureSpec measure_figures reference_embeddings",
     "photodup.study.notebook.run": "open_run read_run run_directory",
     "photodup.study.notebook.table": "measured with_intervals",
     "photodup.study.notebook.weights": "choose_weights demo_library payload_photos review_library",

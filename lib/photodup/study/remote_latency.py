@@ -56,10 +56,10 @@ def compare_paths(path: Mapping[str, Any]) -> "pd.DataFrame":
     columns = ["payload_bytes", "connection", "latency_ms_p50", "valid"]
     table = pd.DataFrame(path["rows"]).reindex(columns=columns)
     table["real_ms"] = table.latency_ms_p50.astype(float).where(table.valid.astype(bool))
-    way = path["rtt_ms"], float(path.get("rate_mbit_s") or "inf"), path["turnaround_ms"]
+    link = path["rtt_ms"], float(path.get("rate_mbit_s") or "inf"), path["turnaround_ms"]
     for name in MODELS:
         table[name] = [
-            latency_model.predict_ms(name, row.payload_bytes, *way, connection=row.connection)
+            latency_model.predict_ms(name, row.payload_bytes, *link, connection=row.connection)
             for row in table.itertuples()
         ]
     return table.drop(columns=["latency_ms_p50", "valid"])
@@ -68,11 +68,11 @@ def compare_paths(path: Mapping[str, Any]) -> "pd.DataFrame":
 def path_in_words(path: Mapping[str, Any], table: "pd.DataFrame") -> str:
     """Return one sentence: the errors of both models where they differ."""
     measured = table[table["real_ms"].notna() & (table["rounds"] / table["bandwidth-only"] > 1.1)]
-    way = f"Over the real way (a round trip of {path['rtt_ms']:.1f} ms)"
+    text = f"Over the real way (a round trip of {path['rtt_ms']:.1f} ms)"
     if measured.empty:
-        return f"{way} no point was measured where the two explanations differ."
+        return f"{text} no point was measured where the two explanations differ."
     error = {name: (measured[name] / measured["real_ms"] - 1).abs().median() for name in MODELS}
     return (
-        f"{way} counting round trips is off by {error['rounds']:.0%} and bandwidth alone by {error['bandwidth-only']:.0%}: "
+        f"{text} counting round trips is off by {error['rounds']:.0%} and bandwidth alone by {error['bandwidth-only']:.0%}: "
         f"medians of {len(measured)} points where the two differ."
     )

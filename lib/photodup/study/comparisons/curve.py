@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.pairs.declared import Side
 from photodup.bench.stats.metrics import Load
-from photodup.study.notebook.points import Spec, measure_figures
+from photodup.study.notebook.points import FigureSpec, measure_figures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ def measure_curve(
 
     columns = {side: {"side": side.name, "name": side.label} for side in sides}
     specs = [
-        Spec(s.backend.name, CAPACITY, options=dict(s.options), columns=columns[s], is_checked=False)
+        FigureSpec(s.backend.name, CAPACITY, options=dict(s.options), columns=columns[s], is_checked=False)
         for s in sides
     ]
     capacities = measure_figures(run, specs, CAPACITY_PLAN, visits=1)

@@ -28,21 +28,21 @@ NOT_PLANNED = "this run does not include it."
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparisons:
     """The comparisons of one notebook, or of all.
 
     Attributes:
         pairs: what was declared, in order.
         outcomes: by the comparison's name; one for each that was declared.
         nulls: outcomes of two equal processes, for all loads of the run that it planned.
-        sides: one row for each side under each load: its figures over all visits with their 95% intervals.
+        side_figures: one row for each side under each load: its figures over all visits with their 95% intervals.
         visits: of each comparison that has some, by its name.
     """
 
     pairs: tuple[Pair, ...]
     outcomes: Mapping[str, Outcome]
     nulls: tuple[Outcome, ...]
-    sides: pd.DataFrame
+    side_figures: pd.DataFrame
     visits: Mapping[str, list[Visit]]
 
     def __getitem__(self, name: str) -> Outcome:
@@ -77,7 +77,7 @@ class Compared:
         pairs = [pair for pair in self.pairs if self.outcomes[pair.name].is_measured]
         return [pair.name for pair in sorted(pairs, key=lambda pair: not pair.is_primary)]
 
-    def table(self, *names: str) -> pd.DataFrame:
+    def outcome_table(self, *names: str) -> pd.DataFrame:
         """Return comparisons as a table, by default all of them."""
         import pandas as pd
 
@@ -93,7 +93,7 @@ class Compared:
         return pd.DataFrame(rows).set_index("comparison") if rows else pd.DataFrame()
 
 
-def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = None) -> Compared:
+def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = None) -> Comparisons:
     """Return the outcomes of comparisons from the records of a run.
 
     Args:
@@ -108,7 +108,7 @@ def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = 
     pairs = tuple(pair for pair, _ in visits if pair.notebook in chosen)
     # A side's figure under a load is one figure: every comparison that has the side adds its visits.
     used = {(side.name, pair.load_name) for pair in pairs for side in (pair.a, pair.b)}
-    return Compared(
+    return Comparisons(
         pairs,
         {pair.name: outcomes[pair.name] for pair in pairs},
         tuple(null for null in nulls if null.is_measured),

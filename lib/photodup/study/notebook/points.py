@@ -39,7 +39,7 @@ N_PHOTOS = 32
 
 
 @dataclass(frozen=True)
-class Spec:
+class FigureSpec:
     """One load on one server: what a figure is measured of.
 
     Attributes:
@@ -87,7 +87,7 @@ class Spec:
 
 
 def measure_figures(
-    run: Run, specs: Sequence[Spec], plan: WindowPlan | None = None, *, visits: int = 3
+    run: Run, specs: Sequence[FigureSpec], plan: WindowPlan | None = None, *, visits: int = 3
 ) -> pd.DataFrame:
     """Return one row a spec: its figures over the visits, measured now unless the run has them.
 
@@ -108,7 +108,7 @@ def measure_figures(
     return as_table(_row(run, spec, plan, visits) for spec in specs)
 
 
-def _may_measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int) -> bool:
+def _may_measure(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> bool:
     """Return whether windows are missing that can be measured here now; where they cannot, a sentence was printed."""
     missing = [
         spec
@@ -121,7 +121,7 @@ def _may_measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int)
     return bool(missing) and ready_to_measure(run, asks_servers=asks_servers) is not None
 
 
-def _measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int) -> None:
+def _measure(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> None:
     from tqdm import tqdm
 
     order, checked = random.Random(0), set[str]()
@@ -156,16 +156,16 @@ def reference_embeddings(run: Run) -> np.ndarray:
     return run.store.raw("reference-embeddings", config={})["vectors"].reshape(N_PHOTOS, -1)
 
 
-def _in_random_order(specs: Sequence[Spec], order: random.Random) -> Iterator[list[Spec]]:
+def _in_random_order(specs: Sequence[FigureSpec], order: random.Random) -> Iterator[list[FigureSpec]]:
     """Yield the specs in groups: those of one configured server together, each other one alone."""
-    groups: dict[Any, list[Spec]] = {}
+    groups: dict[Any, list[FigureSpec]] = {}
     for place, spec in enumerate(order.sample(list(specs), len(specs))):
         groups.setdefault(spec.label if spec.setting else place, []).append(spec)
     yield from groups.values()
 
 
 @contextlib.contextmanager
-def _configured(spec: Spec) -> Iterator[Callable[[], None]]:
+def _configured(spec: FigureSpec) -> Iterator[Callable[[], None]]:
     """Yield a function that enters a spec's setting when first called.
 
     It raises again what the first call raised: a server that refuses a setting is asked once.
@@ -188,7 +188,7 @@ def _configured(spec: Spec) -> Iterator[Callable[[], None]]:
 
 
 def _measured(
-    run: Run, spec: Spec, plan: WindowPlan, visit: int, enter: Callable[[], None], is_checked: bool
+    run: Run, spec: FigureSpec, plan: WindowPlan, visit: int, enter: Callable[[], None], is_checked: bool
 ) -> Columns:
     """Measure one window; return the record's columns."""
     enter()
@@ -215,7 +215,9 @@ def check_answers(run: Run, backend: Backend, client: Adapter) -> None:
     adapters.check_embeddings(client, photos, reference_embeddings(run), least, name=str(backend))
 
 
-def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, network: NetworkPath) -> Columns:
+def _window(
+    spec: FigureSpec, plan: WindowPlan, url: str, metrics_url: str | None, network: NetworkPath
+) -> Columns:
     backend = parse_backend(spec.backend)
     models = served_models(backend) if backend.server == "triton" else ()
     return measure(
@@ -229,7 +231,9 @@ def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, net
     )
 
 
-def _through_link(spec: Spec, window: Callable[..., Columns], url: str, metrics_url: str | None) -> Columns:
+def _through_link(
+    spec: FigureSpec, window: Callable[..., Columns], url: str, metrics_url: str | None
+) -> Columns:
     """Measure one window from the far end of an emulated link; a link that was late fails it."""
     if not url:
         raise PhotodupError(f"{spec.backend} runs in this process: no link leads to it.")
@@ -243,7 +247,7 @@ def _through_link(spec: Spec, window: Callable[..., Columns], url: str, metrics_
     return measured
 
 
-def _facts(run: Run, spec: Spec) -> Columns:
+def _facts(run: Run, spec: FigureSpec) -> Columns:
     """Return what is known of a figure before it is measured."""
     backend = parse_backend(spec.backend)
     return {
@@ -257,7 +261,7 @@ def _facts(run: Run, spec: Spec) -> Columns:
     }
 
 
-def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> Columns:
+def _row(run: Run, spec: FigureSpec, plan: WindowPlan, visits: int) -> Columns:
     """Return the figures of a spec over the visits that the run has, or why it has none."""
     configs = [spec.config_of(plan, visit) for visit in range(1, visits + 1)]
     windows = [window for config in configs if (window := run.store.read(spec.key, config=config))]
@@ -272,7 +276,7 @@ def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> Columns:
     return {**_facts(run, spec), **figures, **spec.columns, "status": status, "because": reason}
 
 
-def _obstacle(run: Run, spec: Spec) -> str:
+def _obstacle(run: Run, spec: FigureSpec) -> str:
     """Return why no window of a spec can be measured here; empty where one can."""
     backend: Backend = parse_backend(spec.backend)
     if not run.endpoints.has(backend):
@@ -282,7 +286,7 @@ def _obstacle(run: Run, spec: Spec) -> str:
     return ""
 
 
-def _network(run: Run, spec: Spec) -> NetworkPath:
+def _network(run: Run, spec: FigureSpec) -> NetworkPath:
     if parse_backend(spec.backend).is_local:
         return LOOPBACK
     return emulated_path(spec.link) if spec.link in PRESETS else run.measure_path()

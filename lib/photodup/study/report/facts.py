@@ -112,7 +112,7 @@ def evidence(directory: Path, stem: str) -> dict[str, str]:
     return comparisons | files
 
 
-def state_of(basis: Mapping[str, str], status: str) -> str:
+def state_of(evidence: Mapping[str, str], status: str) -> str:
     """Return in a word what became of a question, from its `evidence` and how its notebook ended.
 
     `decided`: everything that the answer rests on was measured, and each primary comparison that this run planned decides.
@@ -121,7 +121,7 @@ def state_of(basis: Mapping[str, str], status: str) -> str:
     """
     if status != "passed":
         return status.replace("_", " ")
-    words = set(basis.values())
+    words = set(evidence.values())
     if words <= {"not measured"}:
         return "not measured"
     return "decided" if words == {"decides"} else "partly" if "decides" in words else "undecided"

@@ -17,7 +17,7 @@ from photodup.core.errors import PhotodupError
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, served_models
 from photodup.embedding.wire.wires import jpegs
-from photodup.serving.service.stages import ServiceCounters
+from photodup.serving.service.counters import ServiceCounters
 
 PHOTOS = [imaging.encode(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 TRITON_PAGE = """\
@@ -81,21 +81,21 @@ def test_missing_metrics_leave_the_point_alone():
 
 
 def test_the_service_is_counted_in_the_same_columns():
-    stages = ServiceCounters()
+    served = ServiceCounters()
 
     def request(queue_s, compute_s):
-        stages.stage("decode", 0.004)
-        stages.stage("queue", queue_s)
-        stages.stage("compute", compute_s)
-        stages.request(200)
+        served.observe_stage("decode", 0.004)
+        served.observe_stage("queue", queue_s)
+        served.observe_stage("compute", compute_s)
+        served.count_request(200)
 
     request(9, 9)  # before the window
-    before = counters.parse(stages.page().decode())
+    before = counters.parse(served.page().decode())
     for _ in range(4):
         request(0.001, 0.020)
-    stages.request(400)
-    stages.execution(4)
-    columns = counters.fastapi_window(before, counters.parse(stages.page().decode()))
+    served.count_request(400)
+    served.count_execution(4)
+    columns = counters.fastapi_window(before, counters.parse(served.page().decode()))
     assert columns["server_requests"] == 4 and columns["server_batch_mean"] == 4
     assert columns["server_queue_ms_mean"] == pytest.approx(1.0)
     assert columns["server_compute_infer_ms_mean"] == pytest.approx(20.0)

@@ -16,7 +16,7 @@ import typer
 from photodup.bench.pairs.alternate import Visit, VisitPlan
 from photodup.bench.pairs.declared import Pair, declarations
 from photodup.core.errors import PhotodupError
-from photodup.study.comparisons.measure import ReadySides, Sizes
+from photodup.study.comparisons.measure import Amount, ReadySides
 from photodup.study.notebook.run import Run, open_run
 from photodup.study.notebook.weights import prepare_model
 from photodup.study.runner.servers import start_servers
@@ -48,7 +48,7 @@ def rows(run: Run, pairs: dict[str, Pair], n_segments: int) -> list[dict[str, An
             segments = [*PLANS] * n_segments
             random.Random(difference).shuffle(segments)
             for number, length in enumerate(segments, start=1):
-                columns = sides.measure(pair, number, Sizes(plan=PLANS[length]))
+                columns = sides.measure(pair, number, Amount(plan=PLANS[length]))
                 visit = Visit.of_record(columns, columns["raw"])
                 ratios[length].append(float(np.mean(visit.log_ratios(1))))
                 if visit.alone and visit.alone[0] and visit.alone[1]:

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks import null_server
 from benchmarks.rows import LATENCY, RATE, Row, compared, excess, in_turns, ratio, row
 from photodup.bench.backends.http_connection import HttpConnection
-from photodup.bench.backends.server_adapters import OverHttp
+from photodup.bench.backends.server_adapters import HttpAdapter
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.window import Load, measure
 from photodup.bench.stats.figures import interval
@@ -67,10 +67,10 @@ def rows(*, seconds: float = 1.0) -> Iterator[Row]:
     yield row(f"{name} ÷ wrk", ratio(compared([rates])) if has_wrk else NO_WRK, least=SHARE_GOAL)
 
 
-def only_sent(url: str, **options: Any) -> OverHttp:
+def only_sent(url: str, **options: Any) -> HttpAdapter:
     """Return an adapter that sends bytes as they are and does not read the answer: only the generator is left."""
     backend = parse_backend("fastapi-pytorch-fp32-http-jpeg")
-    return OverHttp(backend, Post("/embed"), partial(HttpConnection, url, **options), backend.columns())
+    return HttpAdapter(backend, Post("/embed"), partial(HttpConnection, url, **options), backend.columns())
 
 
 def _bare_socket_ms(url: str, body: bytes, seconds: float) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.pairs.alternate import palindrome
-from photodup.bench.record.json_files import anonymous, plain, read_json, reading
+from photodup.bench.record.json_files import anonymous, read_json, reading, to_json_value
 from photodup.bench.stats.comparison import Comparison, Observed, Outcome, compare_all
 from photodup.bench.stats.figures import Figure
 from photodup.bench.stats.sentence import number
@@ -133,7 +133,7 @@ def as_json(rows: Iterable[Row]) -> str:
     from photodup.study.notebook.machine import this_machine
 
     document = {"machine": str(this_machine()), "rows": list(map(asdict, rows))}
-    return json.dumps(plain(document, anonymous), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(to_json_value(document, anonymous), indent=1, ensure_ascii=False) + "\n"
 
 
 def committed(folder: Path | None = None) -> tuple[str, list[Row]]:

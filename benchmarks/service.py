@@ -21,13 +21,13 @@ import numpy as np
 
 from benchmarks.rows import LATENCY, Row, compared, excess, guarded, in_turns, ratio, row
 from photodup.bench.anyurl.payloads import made_up_images
-from photodup.bench.backends.adapters import Local, adapter, answers_to, check_embeddings
+from photodup.bench.backends.adapters import LocalAdapter, adapter, answers_to, check_embeddings
 from photodup.bench.load.usage import memory_mib, server_pids
 from photodup.bench.pairs.alternate import LiveSide, VisitPlan, measure_visit
 from photodup.bench.pairs.read import with_observations
 from photodup.bench.stats.comparison import Comparison, compare_all
-from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import interval
+from photodup.bench.stats.metrics import Load
 from photodup.core.files import available_cores
 from photodup.core.paths import build_dir
 from photodup.core.settings import set_variables, variable
@@ -179,7 +179,12 @@ def _visits(
             options = {"jpeg_quality": None}
             side = SideAddress(BACKEND, service.url, options, server_pids(service.url)).live()
             check_embeddings(side.adapter, photos, reference, LEAST_COSINE, name="The service")
-            yield visit, model, [LiveSide(Local(BACKEND, model)), side], partial(memory_mib, service.pid)
+            yield (
+                visit,
+                model,
+                [LiveSide(LocalAdapter(BACKEND, model)), side],
+                partial(memory_mib, service.pid),
+            )
 
 
 def _service_rate(side: LiveSide, photos: Sequence[bytes], waves: int) -> float:

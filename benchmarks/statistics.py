@@ -27,10 +27,10 @@ from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.pairs.read import comparison_of
 from photodup.bench.record.record import RunStore, load_records
 from photodup.bench.stats.comparison import Comparison, Observed, Outcome, Verdict, compare_all, has_failed
-from photodup.bench.stats.facts import SMALLEST_EFFECT
+from photodup.bench.stats.metrics import SMALLEST_EFFECT
 from photodup.core.paths import project_root
 from photodup.study.comparisons.measure import KIND as VISIT
-from photodup.study.comparisons.measure import Sizes, sizes_of
+from photodup.study.comparisons.measure import Amount, amount_of
 
 EFFECTS = (SMALLEST_EFFECT, 0.03, 0.05, 0.10)
 GATE_LIMIT = 0.05
@@ -87,9 +87,9 @@ class Rates:
     half_width: float
 
 
-def generated(spread: Spread, sizes: Sizes) -> Source:
-    """Return a source of normal log ratios with this spread, and as many visits as the sizes have."""
-    return lambda pair, generator: spread.draw(sizes.visits, generator)
+def generated(spread: Spread, amount: Amount) -> Source:
+    """Return a source of normal log ratios with this spread, and as many visits as the amount has."""
+    return lambda pair, generator: spread.draw(amount.visits, generator)
 
 
 Visits = dict[str, dict[str, np.ndarray]]
@@ -193,10 +193,10 @@ def declared_in(visits: Visits) -> Declarations:
     return replace(declared, pairs=pairs, nulls=nulls)
 
 
-def quick_sizes() -> Sizes:
-    """Return the sizes of the quick study's comparisons."""
+def quick_amount() -> Amount:
+    """Return the amount of the quick study's comparisons."""
     text = (project_root() / "notebooks" / "quick.yaml").read_text(encoding="utf-8")
-    return sizes_of(yaml.safe_load(text)["comparisons"])
+    return amount_of(yaml.safe_load(text)["comparisons"])
 
 
 def simulated_pass(
@@ -270,9 +270,9 @@ def _error(by_pass: pd.Series) -> float:
     return 1.96 * float(by_pass.sem())
 
 
-def studies() -> dict[str, Sizes]:
-    """Return the sizes of the studies that are simulated."""
-    return {"reference": Sizes(), "quick study": quick_sizes()}
+def studies() -> dict[str, Amount]:
+    """Return the amounts of the studies that are simulated."""
+    return {"reference": Amount(), "quick study": quick_amount()}
 
 
 def n_primary(study: str) -> int:
@@ -287,10 +287,10 @@ def rates_of(visits: Visits, n_passes: int, effects: Sequence[float]) -> list[di
             study,
             f"{spread.visits:.0%}",
             simulate(
-                generated(spread, sizes), quick=study != "reference", n_passes=n_passes, effects=effects
+                generated(spread, amount), quick=study != "reference", n_passes=n_passes, effects=effects
             ),
         )
-        for study, sizes in studies().items()
+        for study, amount in studies().items()
         for spread in STATED
     ]
     if visits:
@@ -324,8 +324,8 @@ def main(
         },
         "live": summary(outcomes_of(live)),
         "sizes": {
-            study: f"{study}: {n_primary(study)} comparisons, {sizes.visits} visits"
-            for study, sizes in studies().items()
+            study: f"{study}: {n_primary(study)} comparisons, {amount.visits} visits"
+            for study, amount in studies().items()
         },
     }
     print(json.dumps(measured))

@@ -26,11 +26,11 @@ import typer
 from benchmarks import null_server
 from benchmarks.rows import LATENCY
 from benchmarks.statistics import GATE_LIMIT
+from photodup.bench.anyurl.comparison import compare_servers
 from photodup.bench.anyurl.gate import measure_gate
 from photodup.bench.anyurl.measure import LoadedServer, LoadSpec
 from photodup.bench.anyurl.payloads import payloads_for
 from photodup.bench.anyurl.target import target_of
-from photodup.bench.anyurl.versus import compare_servers
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
 from photodup.bench.record.record import RunStore, load_records

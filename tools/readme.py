@@ -16,13 +16,13 @@ from benchmarks.rows import blocks as speed_blocks
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Outcome
-from photodup.bench.stats.sentence import row
+from photodup.bench.stats.sentence import cells_of
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
 from photodup.serving.check import join_names
 from photodup.study.comparisons.measure import KIND as VISIT
-from photodup.study.comparisons.outcomes import Compared, read_all, read_comparisons
+from photodup.study.comparisons.outcomes import Comparisons, read_all, read_comparisons
 from photodup.study.kubernetes import read_workload
 from photodup.study.notebook.files import notebooks, read_notebook, read_study
 from photodup.study.notebook.machine import read_machine
@@ -126,7 +126,9 @@ def decision_table() -> Iterator[str]:
     )
     gpu = read_run(folder_of(GPU_RUN))
     machine, on_gpu = read_machine(gpu.directory), read_comparisons(gpu)
-    reasons = "; ".join(f"{name.split(',')[0]} {on_gpu.table(name).difference.iloc[0]}" for name in ON_GPU)
+    reasons = "; ".join(
+        f"{name.split(',')[0]} {on_gpu.outcome_table(name).difference.iloc[0]}" for name in ON_GPU
+    )
     yield f"\nOn an {machine.gpus[0].name}, by an earlier instrument: {reasons}."
 
 
@@ -146,7 +148,7 @@ def _reason(outcome: Outcome, better: str, subject: str = "", second: Outcome | 
         return NOT_MEASURED
     is_b_better = (outcome.effect > 0) == (outcome.metric.quantity == "throughput")
     against = "**Not supported:** " if outcome.is_different and is_b_better != (better == "b") else ""
-    cells, question = row(outcome), outcome.comparison
+    cells, question = cells_of(outcome), outcome.comparison
     subject = subject or question.name.removesuffix(f", {question.load}")
     doubt = "" if outcome.is_different else f"; {outcome.verdict}"
     if second and second.is_measured and second.verdict is not outcome.verdict:
@@ -155,9 +157,9 @@ def _reason(outcome: Outcome, better: str, subject: str = "", second: Outcome | 
     return f"{against}{subject[:1].upper()}{subject[1:]}: {cells['figure']} {cells['difference']}, {cells['values']}{doubt}."
 
 
-def _rate(compared: Compared, side: str, load: str) -> float:
+def _rate(compared: Comparisons, side: str, load: str) -> float:
     """Return the throughput of a side under a load, images/s; 0 where it was not measured."""
-    sides = compared.sides
+    sides = compared.side_figures
     rates = sides[(sides.side == side) & (sides.load == load)].throughput_images_per_s.astype(float).dropna()
     return float(rates.iloc[0]) if len(rates) else 0.0
 

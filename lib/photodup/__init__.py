@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
+    from photodup.bench.anyurl.comparison import ServerComparison
     from photodup.bench.anyurl.measure import LoadedServer, MeasuredLoad
-    from photodup.bench.anyurl.versus import ServerComparison
     from photodup.photos.groups.results import Tiers
     from photodup.photos.library.scan import ScanReport
 
@@ -136,8 +136,8 @@ def compare(url_a: str, url_b: str, *, seconds: float = 60.0, concurrency: int =
     Raises:
         PhotodupError: one does not answer, or the time is too short for them.
     """
+    from photodup.bench.anyurl.comparison import compare_servers
     from photodup.bench.anyurl.measure import LoadSpec
-    from photodup.bench.anyurl.versus import compare_servers
     from photodup.bench.anyurl.watch import Watcher
 
     servers = _server(url_a), _server(url_b)

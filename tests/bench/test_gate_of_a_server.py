@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from photodup.bench.anyurl import gate
-from photodup.bench.anyurl.gate import GateResult, Slowdown, decide, drawn_with, failure_rate
+from photodup.bench.anyurl.gate import GateResult, Slowdown, decide, failure_rate, normal_draw
 from photodup.core.errors import PhotodupError
 
 LIMIT, VISITS = 0.05, gate.VISITS
@@ -16,21 +16,21 @@ LIMIT, VISITS = 0.05, gate.VISITS
 
 @pytest.mark.parametrize("spread", [0.005, 0.01, 0.02])
 def test_a_head_at_the_limit_hardly_fails_and_one_ten_per_cent_beyond_does(spread):
-    assert failure_rate(drawn_with(spread, VISITS), LIMIT, 0.0) <= 0.005
-    assert failure_rate(drawn_with(spread, VISITS), LIMIT, LIMIT) * 400 <= 28
-    assert failure_rate(drawn_with(spread, VISITS), LIMIT, LIMIT + 0.10) >= 0.95
+    assert failure_rate(normal_draw(spread, VISITS), LIMIT, 0.0) <= 0.005
+    assert failure_rate(normal_draw(spread, VISITS), LIMIT, LIMIT) * 400 <= 28
+    assert failure_rate(normal_draw(spread, VISITS), LIMIT, LIMIT + 0.10) >= 0.95
 
 
 def test_looking_twice_at_the_whole_error_is_found_out(monkeypatch):
     monkeypatch.setattr(gate, "LEVELS", (0.05, 0.05))
-    assert failure_rate(drawn_with(0.02, VISITS), LIMIT, LIMIT) > 0.06
+    assert failure_rate(normal_draw(0.02, VISITS), LIMIT, LIMIT) > 0.06
 
 
 def test_a_clear_case_ends_at_the_first_look_and_an_open_one_does_not():
     generator = np.random.default_rng(0)
 
     def looked(planted: float, look: int = 1) -> Slowdown:
-        ratios = [math.log1p(planted) + v for v in drawn_with(0.01, VISITS)(look, generator)]
+        ratios = [math.log1p(planted) + v for v in normal_draw(0.01, VISITS)(look, generator)]
         return decide(ratios, LIMIT, look)
 
     assert looked(0.0).verdict == "passed" and looked(0.3).verdict == "failed"
@@ -39,7 +39,7 @@ def test_a_clear_case_ends_at_the_first_look_and_an_open_one_does_not():
 
 
 def test_what_is_simulated_has_the_spread_that_was_measured():
-    drawn = drawn_with(0.03, 100)(2, np.random.default_rng(0))
+    drawn = normal_draw(0.03, 100)(2, np.random.default_rng(0))
     assert len(drawn) == 200 and np.std(drawn) == pytest.approx(0.03, rel=0.15)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.command import running
 
 from photodup.bench.record import environment, json_files, record
-from photodup.bench.record.json_files import RecordError, plain
+from photodup.bench.record.json_files import RecordError, to_json_value
 from photodup.bench.record.record import RunStore, figures_of_run, load_records
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
@@ -239,7 +239,7 @@ def test_the_environment_names_no_host_and_no_folder():
 
 def test_what_json_cannot_hold_is_refused():
     with pytest.raises(RecordError, match="object cannot be recorded"):
-        plain({"x": object()})
+        to_json_value({"x": object()})
 
 
 @given(
@@ -249,8 +249,8 @@ def test_what_json_cannot_hold_is_refused():
     )
 )
 def test_plain_is_json_and_idempotent(value):
-    once = plain(value)
-    assert plain(json.loads(json.dumps(once, allow_nan=False))) == once
+    once = to_json_value(value)
+    assert to_json_value(json.loads(json.dumps(once, allow_nan=False))) == once
 
 
 def test_the_reference_run_is_read_whole():

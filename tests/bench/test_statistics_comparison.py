@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from photodup.bench.stats import comparison
-from photodup.bench.stats.facts import METRICS, SMALLEST_EFFECT
-from photodup.bench.stats.sentence import row, sentence
+from photodup.bench.stats.metrics import METRICS, SMALLEST_EFFECT
+from photodup.bench.stats.sentence import cells_of, sentence
 
 WIGGLE = np.array([0.001, -0.001, 0.001, -0.001])  # of the means of visits
 
@@ -110,7 +110,7 @@ def test_each_verdict_has_its_sentence():
     assert f"anything beyond {100 * wide.excludes_beyond:.0f}% is excluded" in sentence(wide)
     none = judged("A was away.")
     assert not none.is_measured and not none.decides and sentence(none).endswith("not measured. A was away.")
-    assert "nan" not in " ".join(row(none).values())
+    assert "nan" not in " ".join(cells_of(none).values())
     columns = json.loads(json.dumps(none.columns(), allow_nan=False))
     assert columns["effect"] is None and columns["because"] == "A was away."
     assert json.loads(json.dumps(beyond.columns()))["verdict"] == "different by more than 2%"

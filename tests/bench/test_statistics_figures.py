@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from photodup.bench.load.plan import WindowPlan
-from photodup.bench.stats.facts import METRICS, metric_named
 from photodup.bench.stats.figures import figures_of_windows, interval, percentile_figure
+from photodup.bench.stats.metrics import METRICS, metric_named
 from photodup.core.errors import PhotodupError
 
 

@@ -7,11 +7,11 @@ import pytest
 from support.visits import planted_visit
 
 from benchmarks import statistics
-from benchmarks.statistics import Spread, generated, quick_sizes, recorded, resampled, simulate
+from benchmarks.statistics import Spread, generated, quick_amount, recorded, resampled, simulate
 from photodup.bench.pairs.declared import declarations
 from photodup.bench.record.record import RunStore
 from photodup.bench.stats import comparison
-from photodup.study.comparisons.measure import Sizes, visit_config, visit_key
+from photodup.study.comparisons.measure import Amount, visit_config, visit_key
 
 NOISY = Spread(0.02)
 UNEVEN = Spread(0.02, unevenness=1.0)
@@ -19,10 +19,10 @@ PAIRS = [pair for pair in declarations().pairs if pair.load_name == "one"][:8]
 
 
 @pytest.mark.parametrize("spread", [NOISY, UNEVEN], ids=str)
-@pytest.mark.parametrize(("sizes", "quick", "n_passes"), [(Sizes(), False, 30), (quick_sizes(), True, 60)])
-def test_false_claims_at_the_edge_and_coverage_are_what_they_should_be(sizes, quick, n_passes, spread):
+@pytest.mark.parametrize(("amount", "quick", "n_passes"), [(Amount(), False, 30), (quick_amount(), True, 60)])
+def test_false_claims_at_the_edge_and_coverage_are_what_they_should_be(amount, quick, n_passes, spread):
     """At exactly ±2% the claim of more is at its worst; 150 families and more at 5% would be wrong up to 8%."""
-    rates = simulate(generated(spread, sizes), n_passes=n_passes, effects=(0.02,), quick=quick)
+    rates = simulate(generated(spread, amount), n_passes=n_passes, effects=(0.02,), quick=quick)
     assert rates.false_claims <= 0.08
     assert 0.92 <= rates.covered.get("exploratory", 0.95) <= rates.covered["null"]
     assert 0.94 <= rates.covered["primary"] <= 0.995
@@ -49,12 +49,12 @@ def test_comparisons_that_spread_more_than_the_others_are_not_trusted_more(n_vis
 def test_statistics_that_forget_the_visits_are_found_out(monkeypatch):
     certain = lambda observed, noise: comparison._Estimate(observed.mean, 0.001, 100)  # noqa: E731
     monkeypatch.setattr(comparison, "_estimate", certain)
-    rates = simulate(generated(NOISY, Sizes()), n_passes=10, effects=(0.02,))
+    rates = simulate(generated(NOISY, Amount()), n_passes=10, effects=(0.02,))
     assert max(rates.covered.values()) < 0.85 and rates.false_claims > 0.1
 
 
 def test_power_falls_with_the_spread():
-    made = (generated(Spread(spread), Sizes()) for spread in (0.01, 0.1))
+    made = (generated(Spread(spread), Amount()) for spread in (0.01, 0.1))
     quiet, wild = (simulate(one, n_passes=5, effects=(0.05,)) for one in made)
     assert quiet.different[0.05] > 0.95
     assert wild.different[0.05] < 0.4 and wild.half_width > 3 * quiet.half_width

@@ -17,11 +17,7 @@ from photodup.photos.groups.results import Group
 from photodup.photos.groups.tiers import find_tiers
 from photodup.photos.library.catalogue import Catalogue, Photo
 from photodup.photos.library.inventory import Inventory, unpack
-from photodup.photos.library.metadata import (
-    exposure,
-    lost_in_words,
-    read_exposure,
-)
+from photodup.photos.library.metadata import exposure, lost_in_words, read_exposure
 from photodup.photos.library.scan import scan
 from photodup.photos.library.sidecars import Sidecars
 from photodup.photos.search.pair_codes import pair_codes

@@ -21,7 +21,7 @@ from photodup.embedding.engines.reduced import Notes, draft_path, source_of, wri
 from photodup.embedding.vectors import digest_drafted
 from photodup.photos.demo.photographs import SOURCES
 from photodup.photos.embed.batches import EmbeddingPass, embed_library
-from photodup.photos.embed.choose import EncoderRequest, choose, choose_decoding
+from photodup.photos.embed.choose import EncoderRequest, choose, choose_reduced_scale
 from photodup.photos.library import hashing
 from photodup.photos.library.catalogue import Catalogue
 from photodup.photos.library.hashing import Look, read_facts_and_look
@@ -190,9 +190,9 @@ def test_a_library_goes_on_in_the_decoding_it_began_with(photographs, tmp_path, 
         Catalogue(photographs, tmp_path / "new.sqlite") as catalogue,
         choose(EncoderRequest(weights=graph)).connect() as embedder,
     ):
-        assert choose_decoding(embedder, [drafted, embedder.model_digest])[0]
-        assert not choose_decoding(embedder, [embedder.model_digest, drafted])[0]
-        assert not choose_decoding(embedder, ["0" * 64])[0], "without its accuracy check"
+        assert choose_reduced_scale(embedder, [drafted, embedder.model_digest])[0]
+        assert not choose_reduced_scale(embedder, [embedder.model_digest, drafted])[0]
+        assert not choose_reduced_scale(embedder, ["0" * 64])[0], "without its accuracy check"
 
 
 def test_who_embeds_needs_embed(photographs):

@@ -13,7 +13,7 @@ from photodup.bench.pairs.declared import declarations
 from photodup.bench.stats.comparison import Comparison, Outcome, Verdict
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import from_ports
-from photodup.study.comparisons.outcomes import Compared
+from photodup.study.comparisons.outcomes import Comparisons
 from photodup.study.notebook.gaps import need
 
 FP32_ALONE = from_ports("198.18.0.2", models=MODELS, name="rehearsal")
@@ -24,7 +24,7 @@ FIGURES = ("latency_ms_p50", "throughput_images_per_s")
 NOTHING: dict[str, Verdict] = {}
 
 
-def compared(notebook, endpoints, verdicts=NOTHING, otherwise=Verdict.BEYOND) -> Compared:
+def compared(notebook, endpoints, verdicts=NOTHING, otherwise=Verdict.BEYOND) -> Comparisons:
     """Return the comparisons of a notebook as a run against these servers has them: measured where both sides are there."""
     pairs = tuple(pair.on(endpoints.has) for pair in declarations().pairs_of([notebook]))
     outcomes, arms = {}, []
@@ -42,7 +42,7 @@ def compared(notebook, endpoints, verdicts=NOTHING, otherwise=Verdict.BEYOND) ->
         for side in () if lacking else (pair.a, pair.b):
             row = {"side": side.name, "load": pair.load_name, "label": side.label, **side.backend.columns()}
             arms.append(row | {f"{m}{end}": 12.0 for m in FIGURES for end in ("", "_ci_low", "_ci_high")})
-    return Compared(pairs, outcomes, (), pd.DataFrame(arms).drop_duplicates(["side", "load"]), {})
+    return Comparisons(pairs, outcomes, (), pd.DataFrame(arms).drop_duplicates(["side", "load"]), {})
 
 
 def printed(stem, cells, **names) -> str:

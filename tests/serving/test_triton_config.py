@@ -8,13 +8,7 @@ from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import backend_of_model, parse_backend, served_models
 from photodup.embedding.engines.model import digest_at
 from photodup.embedding.engines.reduced import source_of
-from photodup.serving.triton.config import (
-    BATCHING,
-    parse_config,
-    read_config,
-    set_batching,
-    write_config,
-)
+from photodup.serving.triton.config import BATCHING, parse_config, read_config, set_batching, write_config
 from photodup.serving.triton.repository import add_version, committed_models, link_weights, render_repository
 
 

@@ -46,7 +46,7 @@ def turned(vectors: np.ndarray, row: int, angle: float) -> np.ndarray:
 def asked(reference, changed, **options):
     pictures = options.pop("pictures", None) or held_out(len(reference))
     return verdict_of_flips(
-        pictures, reference, changed, LIMITS, label="tiny at int8", left="bf16", **options
+        pictures, reference, changed, LIMITS, label="tiny at int8", offer="bf16", **options
     )
 
 
@@ -123,17 +123,17 @@ def test_one_proven_copy_that_flips_is_enough(monkeypatch):
 
 def test_what_is_left_is_neither_refused_nor_impossible(tmp_path, monkeypatch):
     source = reduced.source_of(tiny_graph(tmp_path / "tiny.onnx"))
-    left = reduced.what_is_left
+    offer = reduced.fallback_for
     monkeypatch.setattr(reduced, "can_compute", lambda precision: True)
-    assert left(source, "openvino", "bf16", tmp_path) == "fp32"
-    assert left(source, "onnx", "int8", tmp_path) == "fp32", "it has no BF16"
-    assert left(source, "openvino", "int8", tmp_path) == "bf16 if it passes, else fp32"
+    assert offer(source, "openvino", "bf16", tmp_path) == "fp32"
+    assert offer(source, "onnx", "int8", tmp_path) == "fp32", "it has no BF16"
+    assert offer(source, "openvino", "int8", tmp_path) == "bf16 if it passes, else fp32"
     for verdict, wanted in (("passed", "bf16"), ("refused", "fp32 (bf16 is refused too)")):
         notes = source.notes("openvino", "bf16", accuracy_check={"verdict": verdict})
         reduced.write_notes(reduced.reduced_path(source, "openvino", "bf16", tmp_path), notes)
-        assert left(source, "openvino", "int8", tmp_path) == wanted
+        assert offer(source, "openvino", "int8", tmp_path) == wanted
     monkeypatch.setattr(reduced, "can_compute", lambda precision: False)
-    assert left(source, "openvino", "int8", tmp_path) == "fp32"
+    assert offer(source, "openvino", "int8", tmp_path) == "fp32"
 
 
 BROKEN = circle()
@@ -201,8 +201,8 @@ def test_the_trained_stand_in_is_refused(tmp_path):
     weights = export_stand_in()
     source = source_of(export_of(weights))
     refused = export_precision(weights, "int8", directory=tmp_path)
-    left = reduced.what_is_left(source, "openvino", "int8", tmp_path)
-    assert refused.verdict == "refused" and refused.sentence.endswith(f": use {left}.")
+    offer = reduced.fallback_for(source, "openvino", "int8", tmp_path)
+    assert refused.verdict == "refused" and refused.sentence.endswith(f": use {offer}.")
     assert refused.decisions["all similar"].near >= 300 and refused.decisions["copies"].pairs > 30
     path = reduced.reduced_path(source, "openvino", "int8", tmp_path)
     assert reduced.read_notes(path).accuracy_check["verdict"] == "refused"

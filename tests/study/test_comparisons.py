@@ -19,10 +19,10 @@ from support.visits import opened, plant_visits, planted_visit
 from photodup.bench.pairs import declared
 from photodup.bench.pairs.alternate import LiveSide, VisitPlan, measure_visit, palindrome
 from photodup.bench.pairs.read import figures as figures_of
-from photodup.bench.pairs.read import observed, remarks
+from photodup.bench.pairs.read import notes_on_visits, observed
 from photodup.bench.record.record import load_records
 from photodup.bench.stats.comparison import Verdict, does_decide
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import COLUMNS
 from photodup.serving.embedded import MODELS
@@ -30,7 +30,7 @@ from photodup.serving.endpoints import from_ports
 from photodup.serving.triton.config import parse_config
 from photodup.serving.triton.copies import configure
 from photodup.study.comparisons import figures, measure, outcomes
-from photodup.study.comparisons.measure import Sizes, measure_comparisons, sizes_of
+from photodup.study.comparisons.measure import Amount, amount_of, measure_comparisons
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE, folder_of, read_run
 from tools.readme import agreement_lines
@@ -50,7 +50,7 @@ DATA = {
     "comparisons": {"06": [{**HALVED, "also": [TAIL]}, ELSEWHERE]},
     "nulls": [{"side": "fast", "loads": ["one"], "quick": ["one"]}],
 }
-SIZES = Sizes(3, VisitPlan(palindromes=3, block_s=0.05, min_waves=2, alone_s=0.1, warmup_s=0.05))
+SIZES = Amount(3, VisitPlan(palindromes=3, block_s=0.05, min_waves=2, alone_s=0.1, warmup_s=0.05))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -111,7 +111,7 @@ def test_a_planted_difference_is_found_under_both_loads(measured, planted):
 
 def test_every_answer_counts_in_a_sides_figures(measured):
     directory, _, compared = measured
-    fast = compared.sides.set_index(["side", "load"]).loc["fast", "one"]
+    fast = compared.side_figures.set_index(["side", "load"]).loc["fast", "one"]
     assert fast.latency_ms_p50_ci_low <= fast.latency_ms_p50 <= fast.latency_ms_p50_ci_high
     assert fast.n_visits == 6, "three of the comparison and three of the null"
     visits = [record for record in load_records(directory) if record["kind"] == "visit"]
@@ -132,7 +132,7 @@ def test_reading_needs_no_server_and_says_the_same(measured, tmp_path):
     directory, found, compared = measured
     before = sorted(path.name for path in (directory / "records").iterdir())
     again = outcomes.read_comparisons(opened(directory, measure=False), "06", declared=found)
-    assert again.sentences() == compared.sentences() and len(again.table()) == 5
+    assert again.sentences() == compared.sentences() and len(again.outcome_table()) == 5
     nothing = outcomes.read_comparisons(opened(tmp_path, measure=False), "06", declared=found)
     assert nothing.sentences()[-1] == "This run leaves out 4 of 5 comparisons." and nothing.nulls == ()
     assert sorted(path.name for path in (directory / "records").iterdir()) == before
@@ -206,7 +206,7 @@ def test_a_visit_mirrors_the_one_before_and_a_pass_has_its_own_order(declare, tm
 def test_the_two_processes_of_a_null_change_places(declare, tmp_path, monkeypatch):
     """One may be slower for as long as it lives; that is no fault of the instrument."""
     found, run = declare(DATA), opened(tmp_path / "run")
-    slow, reach = found.sides["slow"], measure.reach
+    slow, reach = found.side_figures["slow"], measure.reach
     monkeypatch.setattr(measure, "reach", lambda run, s, anew, on: reach(run, slow if anew else s, False, on))
     with run.store:
         measure_comparisons(run, found.nulls, SIZES)
@@ -224,8 +224,8 @@ def test_a_machine_that_slept_marks_its_visits(monkeypatch):
     monkeypatch.undo()
     seen = visit(Dummy(5.0), Dummy(5.0))
     assert slept.clock_jump_s > 3000 > 1 > seen.clock_jump_s and len(slept.log_ratios(1)) == 4
-    assert any("slept or its clock was set by 3600 s" in line for line in remarks([slept, seen]))
-    assert not any("slept" in line for line in remarks([seen]))
+    assert any("slept or its clock was set by 3600 s" in line for line in notes_on_visits([slept, seen]))
+    assert not any("slept" in line for line in notes_on_visits([seen]))
 
 
 def test_outcomes_are_written_for_every_measured_comparison(measured, monkeypatch):
@@ -279,9 +279,9 @@ def test_a_side_that_dies_is_named_by_its_pairs_and_the_others_go_on(declare, tm
 def test_nothing_measured_is_no_verdict(declare, tmp_path):
     found = outcomes.read_comparisons(opened(tmp_path / "run", measure=False), "06", declared=declare(DATA))
     assert {o.verdict for o in found.outcomes.values()} == {Verdict.NOT_MEASURED}
-    assert found.sides.empty and len(found.table()) == 5
+    assert found.side_figures.empty and len(found.outcome_table()) == 5
     # A notebook computes with the frame of nothing as with any other.
-    assert {*COLUMNS, "throughput_images_per_s"} <= set(found.sides)
+    assert {*COLUMNS, "throughput_images_per_s"} <= set(found.side_figures)
     assert figures.draw_sides(found) is None
 
 
@@ -290,7 +290,7 @@ def test_the_quick_study_measures_what_is_marked(declare):
     quick = found.pairs_of(["06"], quick=True)
     assert [pair.name for pair in quick] == ["halved, one"]
     assert [null.name for null in found.nulls_of(quick, quick=True)] == ["null of fast, one"]
-    assert sizes_of({"visits": 2, "block_s": 0.5}, visits=3) == Sizes(3, VisitPlan(block_s=0.5))
+    assert amount_of({"visits": 2, "block_s": 0.5}, visits=3) == Amount(3, VisitPlan(block_s=0.5))
 
 
 @pytest.mark.parametrize("n_sides", range(2, 9))
@@ -565,6 +565,6 @@ def test_servers_that_lack_a_side_are_compared_by_what_they_have(declare, tmp_pa
     reader = replace(opened(tmp_path / "run", measure=False), endpoints=everything)
     compared = outcomes.read_comparisons(reader, "06", declared=found)
     (pair,) = compared.pairs
-    assert (pair.a.name, pair.b.name) == ("slow", "fast") == tuple(compared.sides.side)
+    assert (pair.a.name, pair.b.name) == ("slow", "fast") == tuple(compared.side_figures.side)
     (before,) = found.pairs
     assert before.on(lambda b: b.is_local).a.name == "slow" and before.on(everything.has).b.name == "absent"

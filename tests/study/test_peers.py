@@ -12,10 +12,10 @@ from support.visits import opened, planted_visit
 
 from photodup.bench.pairs.declared import Pair
 from photodup.bench.stats.comparison import Verdict
-from photodup.bench.verify.checks import Checked, VerifiedServer
+from photodup.bench.verify.checks import CheckRow, VerifiedServer
 from photodup.core.errors import PhotodupError
 from photodup.study.comparisons.compare import compare
-from photodup.study.comparisons.measure import Sizes, missing_visits, visit_config, visit_key
+from photodup.study.comparisons.measure import Amount, missing_visits, visit_config, visit_key
 from photodup.study.comparisons.outcomes import read_comparisons
 from photodup.study.peers import alone, servers, tables
 from tools.peers.weights import _descriptions, hugging_face_names
@@ -140,7 +140,7 @@ def test_what_is_not_installed_is_said_in_one_sentence(peers, installed, tmp_pat
     assert "mosec is not installed here (No matching distribution found for mosec==0.9.8); " not in line[:40]
     assert "(No matching distribution found for mosec==0.9.8)" in line and "Ray" not in line
     assert line.endswith(": `python3.11 tools/peers/make.py` installs them.")
-    asked = missing_visits(run, servers.declared().pairs_of(FAMILIES), Sizes(3))
+    asked = missing_visits(run, servers.declared().pairs_of(FAMILIES), Amount(3))
     assert {pair.b.server.name for _, pair in asked} == {"ray"}, (
         "what is installed is measured, and nothing else"
     )
@@ -154,7 +154,7 @@ def test_without_any_peer_nothing_is_measured(installed, tmp_path, capsys, monke
     monkeypatch.setattr(servers, "open_run", lambda name: opened(tmp_path / name))
     run = servers.open_peers("mine")
     found = compare(run, FAMILIES[0], declared=servers.declared())
-    assert not alone.costs(run) and not alone.verified(run)
+    assert not alone.start_costs(run) and not alone.verified(run)
     assert not any((run.directory / "records").glob("*"))
     assert all(o.verdict is Verdict.NOT_MEASURED for o in found.outcomes.values())
     assert "LitServe is not installed here." in found.sentence("LitServe, one")
@@ -168,7 +168,7 @@ def test_both_loads_of_two_servers_are_visited_together(installed, tmp_path, pee
         installed(name)
     declared = servers.declared()
     pairs = [*declared.pairs_of(FAMILIES), *declared.nulls]
-    order = [(n, p.a.name, p.b.label) for n, p in missing_visits(opened(tmp_path / "run"), pairs, Sizes(3))]
+    order = [(n, p.a.name, p.b.label) for n, p in missing_visits(opened(tmp_path / "run"), pairs, Amount(3))]
     starts = sum(before != after for before, after in zip([None, *order], order, strict=False))
     assert len(order) == 3 * 24 and starts == len(set(order)) == 3 * 12
 
@@ -178,14 +178,14 @@ def test_each_server_is_asked_in_its_own_form(peers, monkeypatch):
     monkeypatch.setattr(servers, "payloads", lambda: jpeg)
     sent = {}
     for name in [n for n in peers if n != "triton"]:  # which needs its server for that
-        client = servers.Started(peers[name][0], "http://127.0.0.1:1", 0.0, 0).adapter()
+        client = servers.LiveServer(peers[name][0], "http://127.0.0.1:1", 0.0, 0).adapter()
         head, body = client.prepare([b"jpeg"])
         sent[name] = (head.split(b" ")[1].decode(), body)
     assert sent["mosec"] == ("/inference", b"jpeg") and sent["ray"] == ("/embed", b"jpeg")
     assert sent["infinity"][0] == "/embeddings" and json.loads(sent["infinity"][1])["modality"] == "image"
     assert sent["fastapi"] == sent["litserve"] == sent["bentoml"] and b'name="files"' in sent["fastapi"][1]
     # Rows alone are an answer to a form; anything else is named.
-    decode = servers.Started(peers["bentoml"][0], "http://127.0.0.1:1", 0.0, 0).adapter().protocol.decode
+    decode = servers.LiveServer(peers["bentoml"][0], "http://127.0.0.1:1", 0.0, 0).adapter().protocol.decode
     np.testing.assert_array_equal(decode((200, b"[[1.0, 2.0]]")), [[1.0, 2.0]])
     np.testing.assert_array_equal(decode((200, b'{"embeddings": [[3.0]]}')), [[3.0]])
     with pytest.raises(PhotodupError, match="is the protocol right"):
@@ -237,7 +237,7 @@ def test_what_was_planted_in_the_visits_is_what_is_found(run):
     assert text.splitlines()[1].startswith("In FP32 all are slower than FastAPI (ours) with INT8; nearest: ")
     assert len(text.split()) <= 60
     assert text.splitlines()[2] == "Measured and refused: Ray Serve with one and eight in flight."
-    assert set(fp32.sides.label) == {
+    assert set(fp32.side_figures.label) == {
         "FastAPI (ours)",
         "Infinity",
         "LitServe",
@@ -265,7 +265,7 @@ def test_a_rotation_of_several_servers_counts_once_in_the_figures_of_ours(tmp_pa
             pair = next(pair for pair in declared.pairs if pair.name == name)
             config = visit_config(pair, number)
             run.measure_or_load(visit_key(pair), rotation.against(index).as_record, config=config)
-    sides = read_comparisons(run, FAMILIES[0], declared=declared).sides.set_index("side")
+    sides = read_comparisons(run, FAMILIES[0], declared=declared).side_figures.set_index("side")
     assert dict(sides.n_visits) == {"fastapi": 3, "infinity": 3, "mosec": 3}
 
 
@@ -277,8 +277,8 @@ def test_each_verdict_of_a_check_stands_under_its_server_and_a_finding_is_told_o
     tmp_path, peers, installed
 ):
     run = opened(tmp_path / "run")
-    turned = Checked("EXIF orientation", "wrong", "as if EXIF's orientation was not applied", 0.9)
-    rows = {"fastapi": (Checked("CMYK", "right", ""),), "mosec": (turned,), "ray": (turned,)}
+    turned = CheckRow("EXIF orientation", "wrong", "as if EXIF's orientation was not applied", 0.9)
+    rows = {"fastapi": (CheckRow("CMYK", "right", ""),), "mosec": (turned,), "ray": (turned,)}
     for name, checks in rows.items():
         server = VerifiedServer("http://127.0.0.1:1/embed", "post", "the same", checks)
         record(run, "server-verify", peers[name][0], **server.as_record())
@@ -302,6 +302,6 @@ def test_memory_start_and_overload_of_each_server_are_in_a_table(tmp_path, peers
         overload = {"overload": load | {"recovered_s": None}}
         record(run, "server-alone", peers[name][0], memory_loaded_mib=mib, first_answer_s=first, **overload)
     run = opened(tmp_path / "run", measure=False)
-    table = tables.server_costs(alone.costs(run))
+    table = tables.server_costs(alone.start_costs(run))
     assert table["first answer (s), median"]["mosec"] == "4" and table["memory (MiB)"]["Ray Serve"] == "900"
     assert set(table["as before after (s)"]) == {"more than 30"}

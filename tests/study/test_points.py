@@ -9,11 +9,11 @@ import pytest
 from support.visits import opened
 
 from photodup.bench.load.plan import WindowPlan
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 from photodup.study.notebook import points
 from photodup.study.notebook.gaps import NotMeasured
-from photodup.study.notebook.points import Spec, measure_figures
+from photodup.study.notebook.points import FigureSpec, measure_figures
 from photodup.study.notebook.run import open_run
 from photodup.study.notebook.table import measured, with_intervals
 
@@ -37,7 +37,9 @@ def planted(monkeypatch, latency_ms):
 
 
 def specs_of(batches=(1, 4, 8, 16), backends=("local-pytorch-fp32", "local-onnx-fp32"), **more):
-    return [Spec(b, Load("offline", batch=n), is_checked=False, **more) for b in backends for n in batches]
+    return [
+        FigureSpec(b, Load("offline", batch=n), is_checked=False, **more) for b in backends for n in batches
+    ]
 
 
 def test_a_record_answers_for_a_backend_that_is_not_listed_here(tmp_path, monkeypatch):
@@ -141,7 +143,7 @@ def test_what_was_not_measured_is_said_once_and_left_out(monkeypatch, tmp_path, 
         with pytest.raises(NotMeasured, match="has no triton-trt-fp16-http-fp32"):
             measured(measure_figures(run, absent, visits=1))
     unread = opened(tmp_path / "other", measure=False)
-    row = measure_figures(unread, [Spec("local-onnx-fp32", Load("single_stream"))]).iloc[0]
+    row = measure_figures(unread, [FigureSpec("local-onnx-fp32", Load("single_stream"))]).iloc[0]
     assert row["status"] == "missing" and row["because"] == "not measured in this run"
 
 

@@ -14,7 +14,7 @@ from photodup.bench.backends.adapters import adapter
 from photodup.embedding.imaging import normalize, to_jpeg
 from photodup.embedding.wire.wires import tensor
 from photodup.study.profiling import serialization
-from photodup.study.profiling.serialization import cpu_ms, decode_body, encode_body, ladder, peak_mb
+from photodup.study.profiling.serialization import cpu_ms, decode_body, encode_body, peak_mb, wire_forms
 
 LOSSLESS = ("fp32", "fp32+deflate", "uint8", "PNG")
 
@@ -46,11 +46,11 @@ def test_the_binary_body_is_what_the_triton_adapter_sends():
         np.testing.assert_array_equal(decode_body(sent, form), images)
 
 
-@pytest.mark.parametrize("name", ladder())
+@pytest.mark.parametrize("name", wire_forms())
 def test_every_rung_ends_in_the_model_input(name):
     pixels = photograph()
-    exact, rung = normalize(pixels), ladder()[name]
-    decoded = rung.decode(rung.encode(pixels), pixels.shape)
+    exact, form = normalize(pixels), wire_forms()[name]
+    decoded = form.decode(form.encode(pixels), pixels.shape)
     assert decoded.shape == exact.shape and decoded.dtype == np.float32
     if name in LOSSLESS:
         np.testing.assert_array_equal(decoded, exact)
@@ -61,7 +61,7 @@ def test_every_rung_ends_in_the_model_input(name):
 
 def test_rungs_have_the_sizes_that_arithmetic_gives():
     pixels = photograph()
-    size = {name: len(rung.encode(pixels)) for name, rung in ladder().items()}
+    size = {name: len(form.encode(pixels)) for name, form in wire_forms().items()}
     assert (size["fp32"], size["fp16"], size["uint8"]) == (602_112, 301_056, 150_528)
     assert size["fp32"] > size["fp32+deflate"] and size["uint8"] > size["PNG"]
     assert size["PNG"] > size["JPEG q95"] > size["JPEG q90"] > size["JPEG q75"]

@@ -23,7 +23,7 @@ from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.server_process import ServerProcess, is_answering
 from photodup.serving.service.start import command as service_command
-from photodup.serving.service.start import is_ready, patient
+from photodup.serving.service.start import is_ready, patient_environment
 
 PORTS = {"fastapi": 8002, "http": 8003, "grpc": 8004, "metrics": 8005}
 """As published, as docker/compose.yaml and the all-in-one image have them."""
@@ -124,7 +124,7 @@ def _start(
     started: list[tuple[ServerProcess, Callable[[], bool]]] = []
     if "fastapi" not in without:
         # As in the image, but requests wait: on a CPU that the client shares, two seconds of queue are soon there.
-        settings = patient({**service_env, "HOST": "0.0.0.0", "PORT": str(PORTS["fastapi"])})
+        settings = patient_environment({**service_env, "HOST": "0.0.0.0", "PORT": str(PORTS["fastapi"])})
         log = build_dir() / "logs" / "rented-fastapi.log"
         service = stack.enter_context(ServerProcess("FastAPI", service_command(), log, settings))
         started.append((service, functools.partial(is_ready, f"http://{address}:{PORTS['fastapi']}")))

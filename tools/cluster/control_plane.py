@@ -124,7 +124,7 @@ class ControlPlane:
         end = time.monotonic() + limit_s
         while time.monotonic() < end:
             for process in self.processes:
-                if not process.running:
+                if not process.is_running:
                     raise PhotodupError(f"{process.name} ended: {last_error(process.log_text())}")
             with suppress(httpx.TransportError):
                 if has_happened():

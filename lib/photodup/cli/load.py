@@ -261,7 +261,7 @@ def gate(
     labels = [command or masked(str(address)) for command, address in ((base, base_url), (head, head_url))]
     show(f"Base: {labels[0]}; head: {labels[1]}; {concurrency} in flight, seed {seed}.")
     watcher = Watcher(sys.stderr)
-    sides = gates.sides_of(server_of, urls, [command.running for command in commands], watcher)
+    sides = gates.sides_of(server_of, urls, [command.started for command in commands], watcher)
     spec = measure.LoadSpec(concurrency=concurrency, seconds=seconds, seed=seed)
     try:
         with stoppable(watcher):

@@ -13,8 +13,7 @@ def export(
     variant: Annotated[list[str] | None, Option(help="fp32, uint8 or fp16; repeat for more")] = None,
     again: Annotated[bool, Option(help="export again what is there already")] = False,
     precision: Annotated[
-        str | None,
-        Option(help="int8 or bf16: make it and judge it by photo decisions; fp32: with --draft"),
+        str | None, Option(help="int8 or bf16: make it and judge it by photo decisions; fp32: with --draft")
     ] = None,
     engine: Annotated[str, Option(help="with --precision: openvino or onnx")] = "openvino",
     photos: Annotated[

@@ -35,8 +35,7 @@ class EncoderOptions:
     """Options that choose what computes the embeddings."""
 
     url: Annotated[
-        str | None,
-        Option("--url", "--inference-url", help="server; default from the environment"),
+        str | None, Option("--url", "--inference-url", help="server; default from the environment")
     ] = None
     backend: Annotated[
         str | None,
@@ -88,7 +87,7 @@ class GroupOptions:
         return asdict(self) | {"only": folders.only, "never_from": folders.untouched}
 
 
-def _together(directories: list[Path]) -> "Folders":
+def _as_library(directories: list[Path]) -> "Folders":
     """Return the folders as one library; print its notes to stderr."""
     from photodup.photos.library.several import as_one_library
 
@@ -119,7 +118,7 @@ def scan(
 
     if not directories and not apple_photos:
         raise PhotodupError("Name the folder that holds your photographs: photodup scan DIR.")
-    folders = _together(directories) if directories else None
+    folders = _as_library(directories) if directories else None
     if not embed and encoder != EncoderOptions():
         raise PhotodupError("Who embeds is asked with --embed only: add it, or leave the model out.")
     options: ScanOptions = {"workers": workers, "decode_seconds": decode_seconds}
@@ -218,7 +217,7 @@ def group(
     from photodup.photos.library.catalogue import Catalogue
     from photodup.photos.library.feedback import Feedback
 
-    folders = _together(directories)
+    folders = _as_library(directories)
     print(rescan(folders.root, catalogue, folders.only), file=sys.stderr)
     with Catalogue(folders.root, catalogue) as opened:
         for name in opened.folders_without_photos(folders.only):
@@ -259,11 +258,11 @@ def _record(group: "Group") -> dict[str, Any]:
         fields = {"path": as_text(photo.path), "md5": photo.md5, "bytes": photo.size_bytes}
         return fields | {"protected": photo.id in group.protected}
 
-    going = {photo.id for photo in group.may_go}
+    suggested = {photo.id for photo in group.may_go}
     members = [
         of(m.photo)
-        | {"similarity": m.similarity, "same_bytes": m.is_same_bytes, "suggested": m.photo.id in going}
-        | {"differs": m.difference, "frees": group.frees(m.photo) if m.photo.id in going else 0}
+        | {"similarity": m.similarity, "same_bytes": m.is_same_bytes, "suggested": m.photo.id in suggested}
+        | {"differs": m.difference, "frees": group.frees(m.photo) if m.photo.id in suggested else 0}
         for m in group.members
     ]
     keep = of(group.keeper) | {"reason": group.choice.reason, "rule": group.choice.rule}
@@ -322,7 +321,7 @@ def review(
         directories, catalogue = [review_library()], None
     if not directories:
         raise PhotodupError("Name the folder that holds your photographs: photodup review DIR (or --demo).")
-    folders = _together(directories)
+    folders = _as_library(directories)
     folder = ReviewedFolder(
         folders.root,
         catalogue,

@@ -69,8 +69,8 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
     from photodup.study.notebook.run import read_run, run_directory
     from photodup.study.report.facts import notebook_answers
 
-    opened = read_run(run_directory(run))
-    outcomes = read_all(opened)
+    study_run = read_run(run_directory(run))
+    outcomes = read_all(study_run)
     planned = [outcome for outcome in outcomes if outcome.reason != NOT_PLANNED]
     for outcome in sorted(planned, key=lambda o: (o.comparison.is_null, not o.comparison.is_primary)):
         comparison = outcome.comparison
@@ -80,7 +80,7 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
             print(f"     {note}")
     if left := len(outcomes) - len(planned):
         print(f"This run leaves out {left} of {len(outcomes)} comparisons.")
-    states = [(answer.stem[:2], answer.state) for answer in notebook_answers(opened.name)]
+    states = [(answer.stem[:2], answer.state) for answer in notebook_answers(study_run.name)]
     print(f"\nanswers: {sum(s == 'decided' for _, s in states)} of {len(states)} decided:", end=" ")
     print(", ".join(f"{number} {state}" for number, state in states))
 

@@ -58,15 +58,15 @@ def restore_trash(
     """Put files back where they were, with their times."""
     from photodup.photos.trash.quarantine import Trash
 
-    opened = Trash(directory)
-    chosen = _chosen(opened, operation or [], unsigned)
+    trash = Trash(directory)
+    chosen = _chosen(trash, operation or [], unsigned)
     if unsigned and chosen and not yes:
         for removal in chosen:
             print(_line(removal))
         confirm(f"Restore {count(len(chosen), 'removal')} not written by your photodup?", "Restoring these")
-    restored = opened.restore(chosen, confirmed=unsigned)
+    restored = trash.restore(chosen, confirmed=unsigned)
     print("\n".join([*map(printable, restored), f"{count(len(restored), 'file')} restored"]))
-    _print_unsigned_left(opened, unsigned)
+    _print_unsigned_left(trash, unsigned)
 
 
 @trash.command("purge")
@@ -76,19 +76,19 @@ def purge_trash(
     """Delete files from the trash for good. Only this and "Empty the trash" on the page delete photographs."""
     from photodup.photos.trash.quarantine import Trash
 
-    opened = Trash(directory)
-    removals = _chosen(opened, operation or [], unsigned)
+    trash = Trash(directory)
+    removals = _chosen(trash, operation or [], unsigned)
     chosen = [removal for removal in removals if removal.in_trash or removal.state == "purging"]
     n_chosen = count(len(chosen), "removal")
     if chosen and not yes:
         confirm(f"Delete {n_chosen} ({_megabytes(chosen)}) for good?", "Deleting for good")
-    freed = opened.purge(chosen, confirmed=unsigned)
+    freed = trash.purge(chosen, confirmed=unsigned)
     print(f"{n_chosen} deleted, {freed / 1e6:.2f} MB freed")
-    _print_unsigned_left(opened, unsigned)
+    _print_unsigned_left(trash, unsigned)
 
 
-def _print_unsigned_left(opened: "Trash", unsigned: bool) -> None:
-    if not unsigned and (left := len(opened.contents().unsigned)):
+def _print_unsigned_left(trash: "Trash", unsigned: bool) -> None:
+    if not unsigned and (left := len(trash.contents().unsigned)):
         print(f"{count(left, 'more removal')} not written by your photodup: add --unsigned for these.")
 
 
@@ -109,14 +109,14 @@ def confirm(question: str, action: str) -> None:
         raise TrashError("Nothing was done.")
 
 
-def _chosen(opened: "Trash", names: list[str], unsigned: bool) -> "list[Operation]":
-    contents = opened.contents()
+def _chosen(trash: "Trash", names: list[str], unsigned: bool) -> "list[Operation]":
+    contents = trash.contents()
     signed, foreign = contents.listing, contents.unsigned
     listing = foreign if unsigned else signed
     if unknown := set(names) - {operation.id for operation in listing}:
-        apart = unknown & {operation.id for operation in (signed if unsigned else foreign)}
+        in_other_list = unknown & {operation.id for operation in (signed if unsigned else foreign)}
         hint = "leave --unsigned out" if unsigned else "add --unsigned"
-        more = f"; {', '.join(sorted(apart))} is there: {hint}" if apart else ""
+        more = f"; {', '.join(sorted(in_other_list))} is there: {hint}" if in_other_list else ""
         missing = escaped(", ".join(sorted(unknown)))
         raise PhotodupError(f"Not in the trash: {missing}; see `photodup trash list`{more}.")
     return [operation for operation in listing if not names or operation.id in names]

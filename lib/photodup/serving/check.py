@@ -172,7 +172,7 @@ def _describe(backend: Backend, url: str, timeout_s: float) -> Remote:
             return server.describe()
     except PhotodupError as error:
         models = _models(url, timeout_s) if backend.triton_model and backend.protocol == "http" else None
-        raise PhotodupError(_missing(backend.triton_model, models or []) or str(error)) from None
+        raise PhotodupError(_not_ready_reason(backend.triton_model, models or []) or str(error)) from None
 
 
 def _check_metrics(server: str, url: str, timeout_s: float) -> None:
@@ -256,7 +256,7 @@ def _models(url: str, timeout_s: float) -> list[dict[str, str]] | None:
         return None
 
 
-def _missing(model: str, index: list[dict[str, str]]) -> str:
+def _not_ready_reason(model: str, index: list[dict[str, str]]) -> str:
     """Explain from Triton's repository index why a model is not ready; empty if it is, or is not in the index."""
     entry = next((row for row in index if row.get("name") == model and row.get("state") != "READY"), None)
     if entry is None:

@@ -73,7 +73,7 @@ def check_key(key: str, where: str = "The control key of Triton") -> str:
     return key
 
 
-def use(addresses: Iterable[str], reference: str) -> None:
+def use_key(addresses: Iterable[str], reference: str) -> None:
     """Use the key of an endpoints file for these addresses, in this process.
 
     Args:

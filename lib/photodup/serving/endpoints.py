@@ -76,7 +76,7 @@ class Endpoints(BaseModel):
         """Use this file's key, if any, to control its Tritons from this process."""
         if self.triton_control_key is not None:
             tritons = [url for name, url in self.backends.items() if parse_backend(name).triton_model]
-            control_key.use(tritons, self.triton_control_key.get_secret_value())
+            control_key.use_key(tritons, self.triton_control_key.get_secret_value())
 
     @property
     def triton_grpc(self) -> str:

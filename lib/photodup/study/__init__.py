@@ -10,7 +10,7 @@ from typing import Any
 _NAMES = {
     "photodup.bench.backends.adapters": "adapter",
     "photodup.bench.load.plan": "WindowPlan",
-    "photodup.bench.stats.facts": "Load",
+    "photodup.bench.stats.metrics": "Load",
     "photodup.bench.stats.sentence": "sentence",
     "photodup.core.errors": "PhotodupError",
     "photodup.core.paths": "build_dir project_root",
@@ -29,7 +29,7 @@ _NAMES = {
     "photodup.study.notebook": "charts",
     "photodup.study.notebook.benchmark": "benchmark",
     "photodup.study.notebook.gaps": "need",
-    "photodup.study.notebook.points": "Spec measure_figures reference_embeddings",
+    "photodup.study.notebook.points": "FigureSpec measure_figures reference_embeddings",
     "photodup.study.notebook.run": "open_run read_run run_directory",
     "photodup.study.notebook.table": "measured with_intervals",
     "photodup.study.notebook.weights": "choose_weights demo_library payload_photos review_library",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import usage
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend
 

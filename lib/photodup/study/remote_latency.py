@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from photodup.bench.link import latency_model
-from photodup.bench.link.ladder import measure_path
+from photodup.bench.link.payload_latency import measure_path
 from photodup.embedding.backends import parse_backend
 from photodup.study.notebook.gaps import NotMeasured
 
@@ -33,10 +33,10 @@ def sink_of(run: "Run") -> tuple[str, str]:
 
 
 def measure_real_path(run: "Run", payloads_bytes: Sequence[int], **sizes: Any) -> dict[str, Any]:
-    """Return the measured path to the run's servers (`bench.link.ladder.measure_path`); measure it unless the run has it.
+    """Return the measured path to the run's servers (`payload_latency.measure_path`); measure it unless the run has it.
 
     Args:
-        sizes: `n`, `n_large` and `idle_s` as `measure_path` and `measure_ladder` take them; they identify the record.
+        sizes: `n`, `n_large` and `idle_s` as `measure_path` and `measure_payloads` take them; they identify the record.
 
     Raises:
         NotMeasured: nobody answers there.
@@ -56,10 +56,10 @@ def compare_paths(path: Mapping[str, Any]) -> "pd.DataFrame":
     columns = ["payload_bytes", "connection", "latency_ms_p50", "valid"]
     table = pd.DataFrame(path["rows"]).reindex(columns=columns)
     table["real_ms"] = table.latency_ms_p50.astype(float).where(table.valid.astype(bool))
-    way = path["rtt_ms"], float(path.get("rate_mbit_s") or "inf"), path["turnaround_ms"]
+    link = path["rtt_ms"], float(path.get("rate_mbit_s") or "inf"), path["turnaround_ms"]
     for name in MODELS:
         table[name] = [
-            latency_model.predict_ms(name, row.payload_bytes, *way, connection=row.connection)
+            latency_model.predict_ms(name, row.payload_bytes, *link, connection=row.connection)
             for row in table.itertuples()
         ]
     return table.drop(columns=["latency_ms_p50", "valid"])
@@ -68,11 +68,11 @@ def compare_paths(path: Mapping[str, Any]) -> "pd.DataFrame":
 def path_in_words(path: Mapping[str, Any], table: "pd.DataFrame") -> str:
     """Return one sentence: the errors of both models where they differ."""
     measured = table[table["real_ms"].notna() & (table["rounds"] / table["bandwidth-only"] > 1.1)]
-    way = f"Over the real way (a round trip of {path['rtt_ms']:.1f} ms)"
+    text = f"Over the real way (a round trip of {path['rtt_ms']:.1f} ms)"
     if measured.empty:
-        return f"{way} no point was measured where the two explanations differ."
+        return f"{text} no point was measured where the two explanations differ."
     error = {name: (measured[name] / measured["real_ms"] - 1).abs().median() for name in MODELS}
     return (
-        f"{way} counting round trips is off by {error['rounds']:.0%} and bandwidth alone by {error['bandwidth-only']:.0%}: "
+        f"{text} counting round trips is off by {error['rounds']:.0%} and bandwidth alone by {error['bandwidth-only']:.0%}: "
         f"medians of {len(measured)} points where the two differ."
     )

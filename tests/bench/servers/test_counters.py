@@ -8,7 +8,7 @@ from support.dummy import Dummy
 from support.images import photo
 from support.triton import loaded, tiny_embedding
 
-from photodup.bench.backends.adapters import Local, adapter, check_embeddings
+from photodup.bench.backends.adapters import LocalAdapter, adapter, check_embeddings
 from photodup.bench.load import counters
 from photodup.bench.load.counters import CounterError
 from photodup.bench.load.plan import WindowPlan
@@ -17,7 +17,7 @@ from photodup.core.errors import PhotodupError
 from photodup.embedding import imaging
 from photodup.embedding.backends import Backend, served_models
 from photodup.embedding.wire.wires import jpegs
-from photodup.serving.service.stages import ServiceCounters
+from photodup.serving.service.counters import ServiceCounters
 
 PHOTOS = [imaging.encode(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 TRITON_PAGE = """\
@@ -74,28 +74,28 @@ def test_missing_metrics_leave_the_point_alone():
         [b"a", b"b"],
         Load("single_stream"),
         WindowPlan(0.2, 20),
-        probe=counters.probe("http://127.0.0.1:9", ()),
+        meter=counters.meter("http://127.0.0.1:9", ()),
     )
     assert "No metrics" in point["counters_error"] and point["n_requests"] > 0
     assert "server_queue_ms_mean" not in point
 
 
 def test_the_service_is_counted_in_the_same_columns():
-    stages = ServiceCounters()
+    served = ServiceCounters()
 
     def request(queue_s, compute_s):
-        stages.stage("decode", 0.004)
-        stages.stage("queue", queue_s)
-        stages.stage("compute", compute_s)
-        stages.request(200)
+        served.observe_stage("decode", 0.004)
+        served.observe_stage("queue", queue_s)
+        served.observe_stage("compute", compute_s)
+        served.count_request(200)
 
     request(9, 9)  # before the window
-    before = counters.parse(stages.page().decode())
+    before = counters.parse(served.page().decode())
     for _ in range(4):
         request(0.001, 0.020)
-    stages.request(400)
-    stages.execution(4)
-    columns = counters.fastapi_window(before, counters.parse(stages.page().decode()))
+    served.count_request(400)
+    served.count_execution(4)
+    columns = counters.fastapi_window(before, counters.parse(served.page().decode()))
     assert columns["server_requests"] == 4 and columns["server_batch_mean"] == 4
     assert columns["server_queue_ms_mean"] == pytest.approx(1.0)
     assert columns["server_compute_infer_ms_mean"] == pytest.approx(20.0)
@@ -135,7 +135,7 @@ def test_counters_and_client_agree_under_every_channel_policy(triton, channel, f
         PHOTOS,
         Load("closed_loop", batch=2, concurrency=4, span="prepared"),
         WindowPlan(1, 64),
-        probe=counters.probe(triton.metrics_url, served_models(system.backend)),
+        meter=counters.meter(triton.metrics_url, served_models(system.backend)),
     )
     assert point.get("status") != "failed", point["error"]
     assert "counters_error" not in point
@@ -157,7 +157,7 @@ def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, figure):
         PHOTOS,
         Load("single_stream", span="prepared"),
         WindowPlan(0.5, 20),
-        probe=counters.probe(triton.metrics_url, served_models(system.backend)),
+        meter=counters.meter(triton.metrics_url, served_models(system.backend)),
     )
     assert point["server_batch_mean"] == 1
     assert point["server_decode_ms_mean"] > 0
@@ -174,7 +174,7 @@ def test_an_ensemble_is_taken_apart_into_decoding_and_computing(triton, figure):
 @pytest.fixture(scope="module")
 def reference(random_model):
     """Embeddings of the pixels that are really sent."""
-    local = Local(Backend("local", "onnx"), random_model)
+    local = LocalAdapter(Backend("local", "onnx"), random_model)
     return local.request(local.prepare(jpegs(PHOTOS)))
 
 
@@ -189,8 +189,8 @@ def test_the_real_service_passes_the_gate_and_accounts_for_itself(
     service = running.url
     system = adapter(f"fastapi-onnx-fp32-http-{wire}", service, answer=answer)
     assert check_embeddings(system, PHOTOS, reference, 0.9999, name="service") > 0.9999
-    probe = counters.probe(service, ())
-    point = measure(system, PHOTOS, Load("offline", batch=2), WindowPlan(0.5, 8), probe=probe)
+    meter = counters.meter(service, ())
+    point = measure(system, PHOTOS, Load("offline", batch=2), WindowPlan(0.5, 8), meter=meter)
     assert point.get("status") != "failed", point["error"]
     assert point["server_inferences"] == 2 * point["server_requests"]
     stages = sum(value for name, value in point.items() if name in counters.FASTAPI_STAGES and value)

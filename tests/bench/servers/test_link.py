@@ -23,8 +23,8 @@ from support.service import until
 from photodup.bench.link import link as link_module
 from photodup.bench.link import tcp
 from photodup.bench.link.calibration import calibrate
-from photodup.bench.link.ladder import measure_ladder, measure_parallel
 from photodup.bench.link.link import Link, LinkError, LinkSpec
+from photodup.bench.link.payload_latency import measure_parallel, measure_payloads
 from photodup.bench.link.relay import DEVICE
 from photodup.core.errors import PhotodupError
 
@@ -87,12 +87,12 @@ def test_a_late_relay_takes_the_label_away(figure):
     ):
         link.report(reset=True)
         tcp.send_to_sink(client, b"x" * 200_000)
-        why_not = link.invalid_because()
+        why_not = link.invalid_reason()
         figure(not why_not, why_not)
         os.kill(link._relay.pid, signal.SIGSTOP)
         threading.Timer(0.1, os.kill, (link._relay.pid, signal.SIGCONT)).start()
         tcp.send_to_sink(client, b"x" * 20_000)
-        assert "ms late" in link.invalid_because()
+        assert "ms late" in link.invalid_reason()
         link._relay.kill()
         with pytest.raises(LinkError, match="relay of the emulated link died"):
             link.report()
@@ -313,7 +313,7 @@ def test_two_links_side_by_side(figure):
 
 def test_ladder_rows_tell_connections_apart(figure):
     spec = LinkSpec(rtt_ms=20, rate_mbit_s=500)
-    rows = measure_ladder(spec, [2_000, 150_528], n=3, n_large=1, idle_s=0.6)["rows"]
+    rows = measure_payloads(spec, [2_000, 150_528], n=3, n_large=1, idle_s=0.6)["rows"]
     found = {(row["payload_bytes"], row["connection"]): row for row in rows}
     # The least of the samples: whatever disturbs one only adds to it.
     least_ms = {key: min(row["samples_ms"]) for key, row in found.items()}
@@ -332,7 +332,7 @@ def test_ladder_rows_tell_connections_apart(figure):
 def test_a_small_send_buffer_and_parallel_connections_show():
     spec = LinkSpec(rtt_ms=20, rate_mbit_s=500)
     free, bounded = (
-        measure_ladder(spec, [602_112], n=3, connections=["warm"], sndbuf_bytes=size)["rows"][0]
+        measure_payloads(spec, [602_112], n=3, connections=["warm"], sndbuf_bytes=size)["rows"][0]
         for size in (None, 32_768)
     )
     assert min(bounded["samples_ms"]) > 2 * min(free["samples_ms"])

@@ -351,8 +351,8 @@ def test_a_load_that_makes_no_sense_is_refused(options, said):
 @given(st.integers(1, 40), st.sampled_from([1, 4, 8, 32]), st.integers(0, 5))
 def test_requests_use_every_photograph_in_a_fixed_order(n, batch, seed):
     photos = [bytes([number]) for number in range(n)]
-    requests = plan.request_order(photos, batch, seed)
-    assert requests == plan.request_order(photos, batch, seed)
+    requests = plan.draw_requests(photos, batch, seed)
+    assert requests == plan.draw_requests(photos, batch, seed)
     assert all(len(request) == batch for request in requests)
     assert {photo for request in requests for photo in request} == set(photos)
     flat = [photo for request in requests for photo in request]

@@ -31,13 +31,13 @@ from typer.testing import CliRunner
 
 from benchmarks import null_server
 from photodup.bench.anyurl import target
+from photodup.bench.anyurl.comparison import SHORTEST, SIDES, fit_visits, outcomes_of, sentences_of
 from photodup.bench.anyurl.measure import LoadedServer, LoadSpec, measure_loads
 from photodup.bench.anyurl.payloads import files, made_up_arrays
-from photodup.bench.anyurl.versus import SHORTEST, SIDES, fitted, outcomes_of, sentences_of
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends import http_connection
 from photodup.bench.pairs.alternate import measure_visit
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.metrics import Load
 from photodup.cli import app
 from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import encode, normalize
@@ -519,7 +519,7 @@ def visits(monkeypatch) -> list[int]:
         begun.append(len(begun))
         return measure_visit(*what, **more)
 
-    monkeypatch.setattr("photodup.bench.anyurl.versus.measure_visit", visit)
+    monkeypatch.setattr("photodup.bench.anyurl.comparison.measure_visit", visit)
     return begun
 
 
@@ -582,11 +582,11 @@ def test_ctrl_c_ends_a_comparison_after_a_visit_of_its_own_seed(versus, visits, 
 def test_the_time_bounds_the_visits_and_the_blocks(least_s, seconds, n_sides):
     """As many visits as fit, at least as many as a verdict needs, or a sentence that names the time."""
     try:
-        visits, plan = fitted(least_s, seconds, n_sides=n_sides)
+        visits, plan = fit_visits(least_s, seconds, n_sides=n_sides)
     except PhotodupError as error:
         assert seconds < 3 * least_s / 0.9 + 1e-9
         needed = float(str(error).partition("--seconds ")[2].partition(",")[0])
-        assert fitted(least_s, needed, n_sides=n_sides)[0] >= 3
+        assert fit_visits(least_s, needed, n_sides=n_sides)[0] >= 3
         return
     assert 3 <= visits <= 8 and 1 <= plan.palindromes <= 10
     turns_s = plan.palindromes * (least_s + 2 * n_sides * plan.block_s)

@@ -456,7 +456,7 @@ def test_a_key_of_a_secret_file_fits_both_ends(small_service, monkeypatch, key):
     assert httpx.get(f"{url}/info", headers={"X-API-Key": "secret"}).status_code == 200
     servers = from_ports("127.0.0.1", int(url.rpartition(":")[2]))
     assert all(check.is_ready for check in check_all(servers) if "fastapi" in check.subject)
-    with counters.probe(url, (), key_headers())() as columns:
+    with counters.meter(url, (), key_headers())() as columns:
         adapters.answers_to(adapters.adapter("fastapi-onnx-fp32-http-jpeg", url), made_up_images(1).items)
     assert columns["server_requests"] == 1 and columns["server_memory_mib"] > 0
     for odd in ("sec\nret", "ключ"):

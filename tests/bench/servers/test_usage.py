@@ -20,9 +20,9 @@ from photodup.bench.load import usage
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.record import environment
 from photodup.bench.record.record import RunStore
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.metrics import Load
 from photodup.serving.endpoints import DEPLOYED, from_ports
-from photodup.serving.service.stages import GpuCollector
+from photodup.serving.service.counters import GpuCollector
 from photodup.serving.triton.control import nothing_loaded
 from photodup.study.model_memory import memory, memory_by_model
 from photodup.study.notebook.run import Run

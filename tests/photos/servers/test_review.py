@@ -504,7 +504,7 @@ def test_the_trash_is_paged_and_a_page_of_it_restored_at_once(server, library, m
         assert "3 photos in the trash" in text and "Page 1 of 2" in text and "all on this page" in text
         shown = re.findall(r'name="listed" value="([^"]+)"', text)
         assert len(shown) == 2
-        client.post("restore", data={"listed": shown, "which": "page"})
+        client.post("restore", data={"listed": shown, "scope": "page"})
         assert len(server.session.trash.contents().listing) == 1
         (last,) = server.session.trash.contents().listing
         client.post("restore", data={"listed": [last.id], "operation": []})

@@ -26,13 +26,7 @@ from photodup.photos.library.scan import scan
 from photodup.photos.library.settings import LibrarySettings, load_settings
 from photodup.photos.review import session as sessions
 from photodup.photos.review import site
-from photodup.photos.review.reviewed_folder import (
-    Finished,
-    ReviewedFolder,
-    ReviewTask,
-    Stopped,
-    TaskRunner,
-)
+from photodup.photos.review.reviewed_folder import Finished, ReviewedFolder, ReviewTask, Stopped, TaskRunner
 from photodup.photos.review.serve import ReviewServer
 from photodup.photos.review.session import SKIPPED
 from photodup.photos.trash.files import TRASH_FOLDER

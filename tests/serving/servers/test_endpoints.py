@@ -13,7 +13,7 @@ from support.figures import measure_figure
 from support.triton import TINY_MODELS
 
 from photodup.bench.link.link import LOOPBACK
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend
 from photodup.serving.check import Check, check_all, ready_models, render_check

@@ -164,7 +164,7 @@ def test_the_expected_wait_is_that_of_the_slowest_stage():
         batching.check()
     assert admission.expected_wait_s == 0
     with admission.enter(64) as place:
-        place.go_on_to("costly", 60)
+        place.move_to("costly", 60)
         admission.check()  # what may take long holds up nobody else
         admission.costly.add(1, 10)
         with pytest.raises(Overloaded):

@@ -56,7 +56,7 @@ def test_what_is_missing_is_measured_once_and_its_cost_is_said_before(declared, 
         compared["protocol, two"].n_visits == 3
         and compared["protocol, one"].columns() == quick["protocol, one"].columns()
     )
-    grpc = compared.sides.set_index(["side", "load"]).loc["grpc", "two"]
+    grpc = compared.side_figures.set_index(["side", "load"]).loc["grpc", "two"]
     low, high = grpc.throughput_images_per_s_ci_low, grpc.throughput_images_per_s_ci_high
     assert grpc.n_visits == 3 and low < grpc.throughput_images_per_s < high
     before = len([*load_records(run.directory)])

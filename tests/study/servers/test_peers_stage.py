@@ -17,7 +17,7 @@ from photodup.bench.record.record import load_records
 from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import encode
 from photodup.study.comparisons import measure
-from photodup.study.comparisons.measure import Sizes, measure_comparisons
+from photodup.study.comparisons.measure import Amount, measure_comparisons
 from photodup.study.comparisons.outcomes import read_comparisons
 from photodup.study.peers import alone, servers, tables
 
@@ -49,7 +49,7 @@ DECLARED = {
     },
     "nulls": [{"side": "fastapi", "loads": ["one", "eight"]}],
 }
-SIZES = Sizes(
+SIZES = Amount(
     2, VisitPlan(palindromes=2, block_s=0.1, min_answers=3, min_waves=1, alone_s=0.1, warmup_s=0.05)
 )
 
@@ -67,7 +67,7 @@ def declare(monkeypatch, tmp_path, random_onnx, random_model):
         monkeypatch.setattr(module, "payloads", lambda: pictures)
     forget = servers.reference.cache_clear
     forget()
-    for name, value in {"STARTS": 2, "OVERLOAD_S": 1.0, "RECOVERED": 30}.items():
+    for name, value in {"STARTS": 2, "OVERLOAD_S": 1.0, "RECOVERED_RATIO": 30}.items():
         monkeypatch.setattr(alone, name, value)
     monkeypatch.setattr(alone, "CAPACITY_PLAN", replace(alone.CAPACITY_PLAN, seconds=0.4))
     monkeypatch.setenv("MODEL_PRETRAINED", random_onnx)
@@ -85,8 +85,8 @@ def declare(monkeypatch, tmp_path, random_onnx, random_model):
 
 def test_an_overloaded_server_that_refuses_is_loaded_to_the_end(declare, slow_service, figure):
     side = declare().sides["fastapi"]
-    up = servers.Started(side, slow_service.url, 0.0, slow_service.process.pid)
-    load = alone.overloaded(up, 40.0)
+    server = servers.LiveServer(side, slow_service.url, 0.0, slow_service.process.pid)
+    load = alone.overloaded(server, 40.0)
     assert load["failed"] > 12 and load["answered"] > 12 and "503" in load["error"]
     assert load["recovered_s"] is not None
     figure(load["recovered_s"] < 20, load)
@@ -116,12 +116,12 @@ def test_all_is_measured_once_and_read_again(declare, tmp_path, monkeypatch, fig
     pairs = [*declared.pairs, *declared.nulls]
     for _ in range(2):  # the second time nothing is started
         measure_comparisons(run, pairs, SIZES)
-        costs, checks = alone.costs(run), alone.verified(run)
+        costs, checks = alone.start_costs(run), alone.verified(run)
         assert len(starts) == 2 * 2 * 2 + 2 * (2 + 1), "two servers for both loads of a visit, and each alone"
     compared = read_comparisons(run, "13", declared=declared)
     judged = [*compared.outcomes.values(), *compared.nulls]
     assert len(judged) == 4 and all(one.n_visits == 2 for one in judged if one.is_measured)
-    assert set(compared.sides.label) == {"ours", "LitServe"}
+    assert set(compared.side_figures.label) == {"ours", "LitServe"}
     for cost in costs.values():
         assert len(cost["first_answer_s"]) == 2 and cost["cosine_min"] > 0.9999
         load = cost["overload"]
@@ -149,12 +149,12 @@ def test_a_server_that_dies_costs_its_visit_and_is_started_again(declare, tmp_pa
 
 def test_a_server_that_embeds_otherwise_is_not_timed(declare, tmp_path, monkeypatch):
     side = declare().sides["litserve"]
-    with servers.started(side) as up:
-        assert up.check() > 0.9999
+    with servers.started(side) as server:
+        assert server.check() > 0.9999
         nowhere = replace(side, server=replace(side.server, path="/nowhere"))
         with pytest.raises(HttpError, match="404"):
-            replace(up, side=nowhere).check()
+            replace(server, side=nowhere).check()
         turned = servers.reference()[::-1]
         monkeypatch.setattr(servers, "reference", lambda: turned)
         with pytest.raises(PhotodupError, match=r"LitServe embeds otherwise: cosine .* is needed"):
-            up.check()
+            server.check()

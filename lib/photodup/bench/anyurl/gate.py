@@ -18,8 +18,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from photodup.bench import Columns
+from photodup.bench.anyurl.comparison import SHORTEST, fit_visits, notes_on_answers, visit_servers
 from photodup.bench.anyurl.measure import LoadedServer, LoadSpec
-from photodup.bench.anyurl.versus import SHORTEST, fitted, notes_on_answers, visit_servers
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
@@ -123,7 +123,7 @@ Draw = Callable[[int, np.random.Generator], Sequence[np.ndarray]]
 """Draws log ratios around 0 of all visits of so many looks, one array a visit."""
 
 
-def drawn_with(spread: float, per_look: int) -> Draw:
+def normal_draw(spread: float, per_look: int) -> Draw:
     """Return a function that draws normal log ratios with this standard deviation, `per_look` visits a look."""
     return lambda looks, generator: tuple(generator.normal(0, spread, (looks * per_look, 1)))
 
@@ -167,7 +167,7 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
     with sides() as (base, head):
         notes = notes_on_answers(base, head, spec.batch)
         least_s = visit_servers((base, head), spec, SHORTEST, 0).seconds
-    per_look, plan = fitted(least_s, spec.seconds, n_sides=2, looks=len(LEVELS), most_visits=VISITS)
+    per_look, plan = fit_visits(least_s, spec.seconds, n_sides=2, looks=len(LEVELS), most_visits=VISITS)
     is_rate = spec.load.concurrency != 1
     visits: list[Visit] = []
     for look in range(1, len(LEVELS) + 1):
@@ -186,7 +186,7 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
             break
     assert isinstance(observed, Observed)
     spread = math.sqrt(observed.variance)
-    draw = drawn_with(spread, per_look)
+    draw = normal_draw(spread, per_look)
     rates = {
         planted: failure_rate(draw, limit, planted) for planted in dict.fromkeys((0.0, limit, limit + EXCESS))
     }
@@ -204,7 +204,7 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
         time.monotonic() - began,
         spread,
         rates,
-        (*notes, *read.remarks(visits)),
+        (*notes, *read.notes_on_visits(visits)),
         f"{shares[1]:.1%} of head's requests failed." if has_more_failures else "",
     )
 

@@ -17,14 +17,13 @@ from photodup.bench.anyurl.payloads import JSON, Payloads
 from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.http_connection import HttpError
-from photodup.bench.backends.server_adapters import OverGrpc, OverHttp
+from photodup.bench.backends.server_adapters import GrpcAdapter, HttpAdapter
 from photodup.bench.link.link import LOOPBACK, NetworkPath
-from photodup.bench.load.counters import check_page, probe
+from photodup.bench.load.counters import check_page, meter
 from photodup.bench.load.plan import ARRIVALS, WindowPlan
 from photodup.bench.load.usage import local_usage
-from photodup.bench.load.window import Probe, measure
+from photodup.bench.load.window import Meter, measure
 from photodup.bench.load.workers import check_rows, clock, common_error, describe_error
-from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import (
     FEWEST_VISITS,
     Figure,
@@ -32,6 +31,7 @@ from photodup.bench.stats.figures import (
     interval,
     percentile_figure,
 )
+from photodup.bench.stats.metrics import Load
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.core.names import count
@@ -94,7 +94,7 @@ class LoadSpec:
         return closed if self.rate_per_s is None else f"{self.rate_per_s:.4g} requests/s"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """This load in one clause."""
         batch = f", {self.batch} items a request" if self.batch > 1 else ""
         connections = f"{self.connection} connections{batch}"
@@ -109,7 +109,7 @@ class LoadWindow:
 
     Attributes:
         columns: as `window.measure` returns them.
-        rows: [answered, len(ROW)] single requests, times in seconds since the window opened.
+        rows: [answered, len(COLUMNS)] single requests, times in seconds since the window opened.
         errors: failed requests: seconds, sentence.
         began_s: when it was begun, seconds since the first of all.
     """
@@ -226,7 +226,7 @@ class LoadedServer:
         target, payloads = self.target, self.payloads
         columns = {**target.columns(), "payload": payloads.kind}
         http = partial(
-            OverHttp,
+            HttpAdapter,
             target.name,
             connection=target.connection,
             columns=columns,
@@ -240,8 +240,8 @@ class LoadedServer:
             signature = model.name, model.outputs[0].name, model.batched
             if target.protocol == "kserve-http":
                 is_json = kserve.takes_json_alone(target)
-                return http(KserveHttp(*signature, is_json, target.version), payload=maker.tensors)
-            return OverGrpc(
+                return http(KserveHttp(*signature, is_json, target.version), to_input=maker.tensors)
+            return GrpcAdapter(
                 target.name,
                 KserveGrpc(*signature, target.version),
                 target.channel,
@@ -331,10 +331,10 @@ def measure_loads(server: LoadedServer, specs: Sequence[LoadSpec], watcher: Watc
 
 
 def _measure_window(
-    server: LoadedServer, spec: LoadSpec, visit: int, watcher: Watcher, counters: Probe | None, began: float
+    server: LoadedServer, spec: LoadSpec, visit: int, watcher: Watcher, counters: Meter | None, began: float
 ) -> LoadWindow:
     adapter, target, plan = server.adapter(spec.batch), server.target, spec.window(visit)
-    watcher.begin(f"{spec.words}, visit {visit + 1} of {spec.n_visits}", plan.seconds)
+    watcher.begin(f"{spec.description}, visit {visit + 1} of {spec.n_visits}", plan.seconds)
     columns = measure(
         adapter,
         server.payloads.items,
@@ -343,14 +343,14 @@ def _measure_window(
         network=LOOPBACK if target.is_local else NetworkPath("network", None),
         arrivals=ARRIVALS[spec.arrivals],
         observer=watcher,
-        probe=counters or partial(local_usage, target.url),
+        meter=counters or partial(local_usage, target.url),
         processes=spec.processes,
     )
     columns["n_idle_closes"] = adapter.n_idle_closes()
     return LoadWindow(columns, watcher.rows, watcher.errors, max(watcher.opened_s - began, 0.0))
 
 
-def counters_of(target: Target) -> Probe | None:
+def counters_of(target: Target) -> Meter | None:
     """Return what reads the counters of the server around a window; None where it is not known to have any.
 
     Triton's metrics are looked for at its usual distance: the HTTP port + 2, the gRPC port + 1.
@@ -368,7 +368,7 @@ def counters_of(target: Target) -> Probe | None:
     try:
         models = kserve.counted_models(target) if is_triton else ()
         check_page(url, models, headers)
-        return probe(url, models, headers)
+        return meter(url, models, headers)
     except PhotodupError:
         if target.metrics:
             raise

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from photodup.bench import Columns
+from photodup.bench.anyurl.comparison import ServerComparison
 from photodup.bench.anyurl.measure import MeasuredLoad, with_interval
-from photodup.bench.anyurl.versus import ServerComparison
-from photodup.bench.load.workers import ROW
+from photodup.bench.load.workers import COLUMNS
 from photodup.bench.stats.figures import Figure
-from photodup.bench.stats.sentence import row
+from photodup.bench.stats.sentence import cells_of
 
 _MOST_DOTS = 4000
 BLUE, RED, GREY = "#2a6f97", "#b4442f", "#98a2b3"
@@ -22,7 +22,7 @@ def measurement_row(measured: MeasuredLoad) -> Columns:
     """Return a measurement as the cells of a table's row."""
     percentiles = measured.percentiles_ms
     return {
-        "load": measured.spec.words,
+        "load": measured.spec.description,
         "requests/s": with_interval(measured.requests_per_s),
         **{f"p{p}, ms": with_interval(percentiles[p]) if percentiles else "" for p in (50, 95, 99)},
         "visits": len(measured.windows),
@@ -36,7 +36,7 @@ def comparison_rows(comparison: ServerComparison) -> list[dict[str, str]]:
     cells = ("figure", "verdict", "difference", "values", "visits", "notes")
     return [
         {"sides": f"{o.comparison.label_b} against {o.comparison.label_a}"}
-        | {name: row(o)[name] for name in cells}
+        | {name: cells_of(o)[name] for name in cells}
         for o in comparison.outcomes
     ]
 
@@ -44,7 +44,7 @@ def comparison_rows(comparison: ServerComparison) -> list[dict[str, str]]:
 def latency_charts(measured: MeasuredLoad) -> list[tuple[str, str]]:
     """Return the figure of a single load: latency over time."""
     due_s, done_s = (
-        np.concatenate([w.began_s + w.rows[:, ROW.index(name)] for w in measured.windows])
+        np.concatenate([w.began_s + w.rows[:, COLUMNS.index(name)] for w in measured.windows])
         for name in ("due", "done")
     )
     failed_s = [w.began_s + at for w in measured.windows for at, _ in w.errors][:_MOST_DOTS]
@@ -98,7 +98,7 @@ def comparison_charts(comparison: ServerComparison) -> list[tuple[str, str]]:
             halves = np.arange(1, len(ratios) + 1)
             axes.plot(halves, 100 * np.expm1(ratios), "o", color=color, ms=4, label=label)
 
-    y = f"difference in {comparison.outcomes[0].metric.words}, %"
+    y = f"difference in {comparison.outcomes[0].metric.label}, %"
     return _chart("Each dot is one block of each server.", "half of a palindrome of turns", y, draw)
 
 

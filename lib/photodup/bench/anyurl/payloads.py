@@ -29,12 +29,12 @@ class Payloads:
     Attributes:
         kind: `images`, `texts`, `files` or `arrays`.
         items: encoded images or files (bytes), texts (str), or seeds of arrays (int).
-        words: one clause for a person.
+        description: one clause for a person.
     """
 
     kind: str
     items: tuple
-    words: str
+    description: str
     media_type: str = "application/octet-stream"
 
     @property
@@ -58,8 +58,8 @@ def made_up_images(count: int = MADE_UP) -> Payloads:
     """Return pictures as JPEG; like photographs they are about 15 KB at this size."""
     items = tuple(to_jpeg(picture(seed, SIDE, SIDE), 90) for seed in range(count))
     mean_kb = sum(map(len, items)) / count / 1000
-    words = f"{count} made-up pictures of {SIDE} × {SIDE} pixels, {mean_kb:.0f} KB each"
-    return Payloads("images", items, words, "image/jpeg")
+    description = f"{count} made-up pictures of {SIDE} × {SIDE} pixels, {mean_kb:.0f} KB each"
+    return Payloads("images", items, description, "image/jpeg")
 
 
 def made_up_texts() -> Payloads:
@@ -100,9 +100,9 @@ def files(paths: Sequence[Path]) -> Payloads:
             break
     left = f", the first of {len(listed)}" if len(items) < len(listed) else ""
     kind = mimetypes.guess_type(listed[0].name)[0] or "application/octet-stream"
-    words = f"{len(items)} given file{'s' * (len(items) > 1)}{left}, {total / len(items) / 1000:,.0f} KB on average"
+    description = f"{len(items)} given file{'s' * (len(items) > 1)}{left}, {total / len(items) / 1000:,.0f} KB on average"
     is_image = all((mimetypes.guess_type(p.name)[0] or "").startswith("image/") for p in listed[: len(items)])
-    return Payloads("images" if is_image else "files", tuple(items), words, kind)
+    return Payloads("images" if is_image else "files", tuple(items), description, kind)
 
 
 def payloads_for(

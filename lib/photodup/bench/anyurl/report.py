@@ -12,21 +12,21 @@ import numpy as np
 
 from photodup.bench import Columns
 from photodup.bench.anyurl.measure import MeasuredLoad
-from photodup.bench.load.workers import ROW
+from photodup.bench.load.workers import COLUMNS
 from photodup.bench.pairs.alternate import Visit
-from photodup.bench.stats.facts import METRICS
+from photodup.bench.stats.metrics import METRICS
 from photodup.core.errors import PhotodupError
 from photodup.core.files import available_cores, write_atomically
 
-Rows = Mapping[str, Any]  # columns of `requests.parquet`
+Table = Mapping[str, Any]  # columns of `requests.parquet`
 
 
-def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> list[Path]:
+def write(folder: Path, result: Mapping[str, Any], rows: Table, page: str) -> list[Path]:
     """Write the three files and return them.
 
     Args:
         result: everything that `result.json` keeps.
-        rows: of `requests.parquet` (see `request_rows` and `turn_rows`).
+        rows: of `requests.parquet` (see `request_rows` and `answer_rows`).
 
     Raises:
         PhotodupError: the folder cannot be written to.
@@ -48,7 +48,7 @@ def write(folder: Path, result: Mapping[str, Any], rows: Rows, page: str) -> lis
     return [folder / name for name in files]
 
 
-def _parquet(rows: Rows) -> bytes:
+def _parquet(rows: Table) -> bytes:
     import pyarrow as pa  # slow to load, so only when a run is written
     import pyarrow.parquet as pq
 
@@ -61,7 +61,7 @@ def _parquet(rows: Rows) -> bytes:
     return buffer.getvalue()
 
 
-def turn_rows(visits: Sequence[Visit], sides: Sequence[str]) -> Rows:
+def answer_rows(visits: Sequence[Visit], sides: Sequence[str]) -> Table:
     """Return one row for each counted answer of a comparison; in a visit each server has one block of each number."""
     return {
         "visit": np.repeat(np.arange(1, len(visits) + 1), [len(visit.side) for visit in visits]),
@@ -71,7 +71,7 @@ def turn_rows(visits: Sequence[Visit], sides: Sequence[str]) -> Rows:
     }
 
 
-def request_rows(url: str, measured: Sequence[MeasuredLoad]) -> Rows:
+def request_rows(url: str, measured: Sequence[MeasuredLoad]) -> Table:
     """Return one row for each request of the measurements of a server; those that failed come last in their window.
 
     Times are seconds since the window opened. `done_s` is when the answer was read and checked, or when the request failed;
@@ -86,7 +86,7 @@ def request_rows(url: str, measured: Sequence[MeasuredLoad]) -> Rows:
         return {}
     tables, texts = [], []
     for _, _, window in windows:
-        failed = np.full((len(window.errors), len(ROW)), np.nan)
+        failed = np.full((len(window.errors), len(COLUMNS)), np.nan)
         failed[:, -1] = [at_s for at_s, _ in window.errors]
         tables.append(np.vstack([window.rows, failed]))
         texts += [None] * len(window.rows) + [text for _, text in window.errors]
@@ -107,15 +107,15 @@ def request_rows(url: str, measured: Sequence[MeasuredLoad]) -> Rows:
     }
 
 
-def about(target_columns: Sequence[Mapping[str, Any]], words: str, payload: str) -> Columns:
+def result_facts(target_columns: Sequence[Mapping[str, Any]], description: str, payload: str) -> Columns:
     """Return the facts with which every result begins: targets, load, time, and the client's machine."""
     client = {"system": platform.platform(), "python": platform.python_version(), "cores": available_cores()}
     return {
         "made_by": "photodup load",
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "targets": list(target_columns),
-        "load": words,
+        "load": description,
         "payload": payload,
         "client": client,
-        "metrics": {m.name: f"{m.words}, {m.unit}" for m in METRICS.values()},
+        "metrics": {m.name: f"{m.label}, {m.unit}" for m in METRICS.values()},
     }

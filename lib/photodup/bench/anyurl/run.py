@@ -13,10 +13,10 @@ from typing import Any
 from photodup.bench import Columns
 from photodup.bench.anyurl import page as pages
 from photodup.bench.anyurl import report
+from photodup.bench.anyurl.comparison import SIDES, compare_servers
 from photodup.bench.anyurl.measure import LoadedServer, LoadSpec, MeasuredLoad, measure_loads, notes
-from photodup.bench.anyurl.versus import SIDES, compare_servers
 from photodup.bench.anyurl.watch import Watcher, stoppable
-from photodup.bench.record.json_files import plain
+from photodup.bench.record.json_files import to_json_value
 from photodup.bench.stats.sentence import number
 from photodup.core.errors import PhotodupError
 from photodup.core.pages import render_page
@@ -35,7 +35,7 @@ class Limit:
         value: in ms, requests/s, or a share of all requests.
     """
 
-    words: str
+    text: str
     figure: str
     is_upper: bool
     value: float
@@ -51,23 +51,23 @@ class Limit:
             text = f"{value:.2%}"
         else:
             text = f"{number(value)} {'requests/s' if self.figure == 'rate' else 'ms'}"
-        return f"Failed by --fail-if {self.words!r}: {self.figure} is {text}."
+        return f"Failed by --fail-if {self.text!r}: {self.figure} is {text}."
 
 
-def limit_of(words: str) -> Limit:
+def limit_of(text: str) -> Limit:
     """Read `--fail-if`.
 
     Raises:
         PhotodupError: it is written otherwise.
     """
-    match = _LIMIT.fullmatch(words.strip().lower())
+    match = _LIMIT.fullmatch(text.strip().lower())
     units = {"rate": ("/s", None), "errors": ("%",)}.get(match[1], ("ms", "s")) if match else ()
     if not match or match[4] not in units:
         raise PhotodupError(
-            f"A limit is written p95>100ms (p50, p95, p99, max), errors>1% or rate<50, not {words!r}."
+            f"A limit is written p95>100ms (p50, p95, p99, max), errors>1% or rate<50, not {text!r}."
         )
     value = float(match[3]) * {"s": 1000, "%": 0.01}.get(match[4] or "", 1)
-    return Limit(words, match[1], match[2] == ">", value)
+    return Limit(text, match[1], match[2] == ">", value)
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,16 @@ class Job:
     limits: Sequence[Limit] = ()
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The loads and their seed in one clause."""
         labels, first = ", ".join(spec.label for spec in self.specs), self.specs[0]
-        return f"{f'{labels} in turns' if len(self.specs) > 1 else first.words}, seed {first.seed}"
+        return f"{f'{labels} in turns' if len(self.specs) > 1 else first.description}, seed {first.seed}"
 
-    def opening(self, words: str) -> None:
+    def opening(self, description: str) -> None:
         for place, server in enumerate(self.servers, start=1):
             prefix = f"Server {place}: " if len(self.servers) > 1 else ""
             way = server.target.method if server.target.protocol == "post" else server.target.protocol
-            self.show(f"{prefix}{server.target.name} ({way}): {words}; {server.payloads.words}.")
+            self.show(f"{prefix}{server.target.name} ({way}): {description}; {server.payloads.description}.")
 
     def close(
         self,
@@ -109,7 +109,7 @@ class Job:
         charts: Sequence[tuple[str, str]],
         *,
         more: Mapping[str, Any],
-        rows: report.Rows,
+        rows: report.Table,
         tables: Mapping[str, Sequence[Mapping[str, Any]]],
         headlines: Sequence[tuple[str, Mapping[str, float]]] = (),
         is_measured: bool,
@@ -130,8 +130,8 @@ class Job:
         sentences = [*sentences, *violations]
         for line in (*sentences, *(f"Note: {note}" for note in wrong)):
             self.show(line)
-        payload = "; ".join(dict.fromkeys(r.payloads.words for r in self.servers))
-        facts = report.about([r.target.columns() for r in self.servers], self.words, payload)
+        payload = "; ".join(dict.fromkeys(r.payloads.description for r in self.servers))
+        facts = report.result_facts([r.target.columns() for r in self.servers], self.description, payload)
         facts |= {"status": status, "found": sentences, "notes": list(wrong)}
         facts["headlines"] = [head for _, head in headlines]
         page = render_page(
@@ -148,7 +148,7 @@ class Job:
 def _record(load: MeasuredLoad) -> Columns:
     """Return the figures of a load, and under `windows` those of each window."""
     windows = [{name: value for name, value in w.columns.items() if name != "raw"} for w in load.windows]
-    return {**plain(load.columns), "windows": [plain(window) for window in windows]}
+    return {**to_json_value(load.columns), "windows": [to_json_value(window) for window in windows]}
 
 
 def run_load(job: Job) -> int:
@@ -156,7 +156,7 @@ def run_load(job: Job) -> int:
     server, first, is_sweep = job.servers[0], job.specs[0], len(job.specs) > 1
     url = server.target.name
     server.try_once(first.batch)
-    job.opening(f"{job.words}, {first.n_visits} visits of {first.window().seconds:.2g} s")
+    job.opening(f"{job.description}, {first.n_visits} visits of {first.window().seconds:.2g} s")
     with stoppable(job.watcher):
         measured = measure_loads(server, job.specs, job.watcher)
     sentences, wrong, headlines = [], [], []
@@ -206,7 +206,7 @@ def run_comparison(job: Job) -> int:
     first, second = job.servers
     for server in job.servers:
         server.try_once(job.specs[0].batch)
-    job.opening(job.words)
+    job.opening(job.description)
     with stoppable(job.watcher):
         comparison = compare_servers(first, second, job.specs[0], job.watcher)
     more = {
@@ -220,7 +220,7 @@ def run_comparison(job: Job) -> int:
         comparison.notes,
         pages.comparison_charts(comparison),
         more=more,
-        rows=report.turn_rows(comparison.visits, SIDES),
+        rows=report.answer_rows(comparison.visits, SIDES),
         tables={"Comparisons": pages.comparison_rows(comparison)},
         is_measured=comparison.outcomes[1].is_measured,
     )

@@ -9,7 +9,7 @@ from typing import TextIO
 
 import numpy as np
 
-from photodup.bench.load.workers import ROW, Observer, Window
+from photodup.bench.load.workers import COLUMNS, Observer, Window
 
 EVERY_S = 5.0
 _RECENT = 200
@@ -42,7 +42,7 @@ class Watcher(Observer):
         if now - self._shown >= EVERY_S and elapsed_s > 0:
             self._shown = now
             self._show(window, elapsed_s)
-        self.is_dead, self.opened_s = len(window.errors) > max(20, window.n_answered()), window.started
+        self.is_dead, self.opened_s = len(window.errors) > max(20, window.n_answered()), window.started_at
         return self.is_stopped or self.is_dead
 
     def say(self, line: str) -> None:
@@ -54,7 +54,7 @@ class Watcher(Observer):
         parts = [f"{elapsed_s:.0f} of {self._seconds:.0f} s", f"{window.n_answered():,} answers"]
         latest = [row for samples in window.samples for row in samples[-_RECENT:]]
         if latest:
-            latency_ms = [1000 * (row[ROW.index("done")] - row[ROW.index("due")]) for row in latest]
+            latency_ms = [1000 * (row[COLUMNS.index("done")] - row[COLUMNS.index("due")]) for row in latest]
             parts.append(f"median {np.median(latency_ms):,.1f} ms now")
         if window.errors:
             parts.append(f"{len(window.errors)} failed")

@@ -13,14 +13,14 @@ import numpy as np
 
 from photodup.bench import Columns
 from photodup.bench.backends import server_adapters
-from photodup.bench.backends.server_adapters import GrpcClient, HttpClient, OverGrpc, OverHttp
+from photodup.bench.backends.server_adapters import GrpcAdapter, GrpcClient, HttpAdapter, HttpClient
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.imaging import normalize
 from photodup.embedding.wire import wires
 
 
-class Local:
+class LocalAdapter:
     """An engine in this process: the baseline without any server.
 
     Args:
@@ -58,8 +58,8 @@ class Local:
         """The model is the caller's, or goes with this object."""
 
 
-Adapter = Local | OverHttp | OverGrpc
-Connection = Local | HttpClient | GrpcClient  # of one worker of a load
+Adapter = LocalAdapter | HttpAdapter | GrpcAdapter
+Connection = LocalAdapter | HttpClient | GrpcClient  # of one worker of a load
 
 
 def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> Adapter:
@@ -68,7 +68,7 @@ def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> A
     Args:
         url: `http://host:port`, for gRPC `host:port`; not needed in process.
         options: `timeout_s`; for gRPC also `channel` (`per-worker`, `shared`); for Triton also `model`
-            (another than the backend's own); in process see `Local`.
+            (another than the backend's own); in process see `LocalAdapter`.
 
     Raises:
         PhotodupError: no such backend, one that cannot be measured, or a server backend without an address.
@@ -79,7 +79,7 @@ def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> A
             raise PhotodupError(
                 f"{requested} cannot be measured in this process: use local-pytorch-fp32 or local-onnx-fp32."
             )
-        return Local(requested, **options)
+        return LocalAdapter(requested, **options)
     if not url:
         raise PhotodupError(f"The backend {requested} needs the address of its server.")
     if requested.server == "fastapi":

@@ -20,13 +20,13 @@ CHANNELS = ("per-worker", "shared")
 
 
 @dataclass
-class OverHttp:
+class HttpAdapter:
     """A server over HTTP on the thin connection, so that only server and wire differ.
 
     Args:
         backend: a `Backend`, or what messages call another server.
         columns: of every point.
-        payload: turns a request's items into the protocol's input; part of `prepare`.
+        to_input: turns a request's items into the protocol's input; part of `prepare`.
         headers: beside the protocol's own.
     """
 
@@ -34,7 +34,7 @@ class OverHttp:
     protocol: HttpProtocol
     connection: Callable[[], HttpConnection]
     columns: Mapping[str, Any]
-    payload: Callable[[Sequence[Any]], Any] = list
+    to_input: Callable[[Sequence[Any]], Any] = list
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     method: str = "POST"
     # Each worker has a connection of its own, so the policy `new` has a meaning.
@@ -53,7 +53,7 @@ class OverHttp:
         return {**self.columns, "channel": None}
 
     def prepare(self, items: Sequence[Any]) -> Any:
-        path, headers, body = self.protocol.encode(self.payload(items))
+        path, headers, body = self.protocol.encode(self.to_input(items))
         return self._heads.head(self.method, path, len(body), {**headers, **self.headers}), body
 
     def payload_bytes(self, prepared: Any) -> int:
@@ -95,7 +95,7 @@ class HttpClient:
 
 
 @dataclass
-class OverGrpc:
+class GrpcAdapter:
     """A server over gRPC, with the channel policy explicit: it decides how many TCP connections carry the load.
 
     Args:
@@ -105,14 +105,14 @@ class OverGrpc:
         timeout_s: deadline of each call.
         metadata: of each call.
 
-    The others are as in `OverHttp`.
+    The others are as in `HttpAdapter`.
     """
 
     backend: Any
     protocol: KserveGrpc
     connection: Callable[..., Any]
     columns: Mapping[str, Any]
-    payload: Callable[[Sequence[Any]], Any] = dict
+    to_input: Callable[[Sequence[Any]], Any] = dict
     channel: str = "per-worker"
     timeout_s: float = 60.0
     metadata: Sequence[tuple[str, str]] = field(default=(), repr=False)
@@ -127,7 +127,7 @@ class OverGrpc:
         return {**self.columns, "channel": self.channel}
 
     def prepare(self, items: Sequence[Any]) -> Any:
-        return self.protocol.encode(self.payload(items))
+        return self.protocol.encode(self.to_input(items))
 
     def payload_bytes(self, prepared: Any) -> int:
         return prepared.ByteSize()
@@ -149,7 +149,7 @@ class OverGrpc:
 class GrpcClient:
     """The client of one of a load's workers, on a channel of its own or on the shared one."""
 
-    def __init__(self, adapter: OverGrpc) -> None:
+    def __init__(self, adapter: GrpcAdapter) -> None:
         self._adapter, self.decode = adapter, adapter.protocol.decode
         self._own: Any = None
         self._call: Any = None
@@ -175,7 +175,7 @@ def fastapi(
     answer: str = "float",
     jpeg_quality: int | None = wires.JPEG_QUALITY,
     **options: Any,
-) -> OverHttp:
+) -> HttpAdapter:
     """Return the adapter of the FastAPI service: `jpeg` is multipart, `base64` is JSON holding base64 JPEGs.
 
     Args:
@@ -185,28 +185,28 @@ def fastapi(
     """
     kind = Base64Json if backend.wire == "base64" else Multipart
     protocol = kind(f"{kind.path}?encoding={answer}")
-    payload = partial(wires.jpegs, quality=jpeg_quality)
+    to_input = partial(wires.jpegs, quality=jpeg_quality)
     connection = partial(HttpConnection, url, **options)
-    return OverHttp(backend, protocol, connection, backend.columns(), payload, key_headers())
+    return HttpAdapter(backend, protocol, connection, backend.columns(), to_input, key_headers())
 
 
 def triton(
     backend: Backend, url: str, *, model: str | None = None, channel: str = "per-worker", **options: Any
-) -> "OverHttp | OverGrpc":
+) -> "HttpAdapter | GrpcAdapter":
     """Return the adapter of a Triton model, another than the backend's own if `model` is given.
 
     Args:
-        channel: of `OverGrpc`.
+        channel: of `GrpcAdapter`.
         options: of `HttpConnection`; over gRPC `timeout_s`.
     """
     name = model or backend.triton_model
 
-    def payload(photos: Sequence[bytes]) -> dict[str, np.ndarray]:
+    def to_input(photos: Sequence[bytes]) -> dict[str, np.ndarray]:
         return wires.named(wires.tensor(photos, backend.wire))
 
     if backend.protocol == "http":
         protocol = KserveHttp(name, as_json=backend.wire == "json")
         http = partial(HttpConnection, url, **options)
-        return OverHttp(backend, protocol, http, backend.columns(), payload)
+        return HttpAdapter(backend, protocol, http, backend.columns(), to_input)
     connection = partial(grpc_channel, url.split("//")[-1].rstrip("/"))
-    return OverGrpc(backend, KserveGrpc(name), connection, backend.columns(), payload, channel, **options)
+    return GrpcAdapter(backend, KserveGrpc(name), connection, backend.columns(), to_input, channel, **options)

@@ -226,7 +226,7 @@ class Link:
             return pool.submit(function, *args, **kwargs).result()
 
     def measure_far(self, measure: Callable[[], T], *, in_own_process: bool) -> T:
-        """Run `measure` at the client's end and return its result; `invalid_because` then covers this measurement.
+        """Run `measure` at the client's end and return its result; `invalid_reason` then covers this measurement.
 
         Args:
             in_own_process: for gRPC, whose threads stay in the namespace of their first use.
@@ -274,7 +274,7 @@ class Link:
         up, down = json.loads(data)
         return {"up": up, "down": down}
 
-    def invalid_because(self) -> str:
+    def invalid_reason(self) -> str:
         """Return why points since the last `report(reset=True)` must not carry this link's label, or ""."""
         late_ms = max(direction["late_ms_p99"] for direction in self.report().values())
         if late_ms > MAX_LATE_MS:

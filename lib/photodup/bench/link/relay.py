@@ -54,8 +54,8 @@ class Line:
         self.queue_s = config["queue_bytes"] * self.s_per_byte
         self.loss = config["loss"]
         self.address_at, self.address = address_at, address
-        self.dice = random.Random(seed)
-        self.flying: deque[tuple[float, bytearray, bytes, float]] = deque()
+        self.rng = random.Random(seed)
+        self.in_flight: deque[tuple[float, bytearray, bytes, float]] = deque()
         self.free_at = 0.0
         self.reset()
 
@@ -70,7 +70,7 @@ class Line:
         count, size, _ = segments_of(frame)
         self.free_at = max(self.free_at, now)
         fits = self.free_at - now + size * self.s_per_byte <= self.queue_s
-        if fits and (not self.loss or all(self.dice.random() >= self.loss for _ in range(count))):
+        if fits and (not self.loss or all(self.rng.random() >= self.loss for _ in range(count))):
             self._send(frame, size, count, waited_s)
         elif count == 1:
             self.lost, self.overflowed = self.lost + fits, self.overflowed + (not fits)
@@ -80,7 +80,7 @@ class Line:
         else:  # at least one segment of this super-packet was lost: draw again, on condition of that
             survives = [True] * count
             while all(survives):
-                survives = [self.dice.random() >= self.loss for _ in range(count)]
+                survives = [self.rng.random() >= self.loss for _ in range(count)]
             self.lost += count - sum(survives)
             for part, keep in zip(split(frame), survives, strict=True):
                 if keep:
@@ -90,12 +90,12 @@ class Line:
         self.free_at += size * self.s_per_byte
         head = bytearray(frame[:HEAD])
         rewrite_address(head, self.address_at, self.address)
-        self.flying.append((self.free_at + self.delay_s, head, frame[HEAD:], waited_s))
+        self.in_flight.append((self.free_at + self.delay_s, head, frame[HEAD:], waited_s))
         self.bytes, self.segments = self.bytes + size, self.segments + count
 
     def deliver(self, now: float) -> None:
-        while self.flying and self.flying[0][0] <= now:
-            due, head, body, waited_s = self.flying.popleft()
+        while self.in_flight and self.in_flight[0][0] <= now:
+            due, head, body, waited_s = self.in_flight.popleft()
             with contextlib.suppress(OSError):  # a device going down at the end
                 os.writev(self.sink, (head, body))
             late = int((now - due + waited_s) * 1000 / LATE_BIN_MS)
@@ -179,7 +179,7 @@ def run(control: socket.socket, lines: tuple[Line, Line], parent: int) -> None:
     wait_on: list[Any] = [*by_source, control]
     clock = time.monotonic
     while True:
-        due = min((line.flying[0][0] for line in lines if line.flying), default=math.inf)
+        due = min((line.in_flight[0][0] for line in lines if line.in_flight), default=math.inf)
         slept_at = clock()
         pause_s = min(max(due - slept_at, 0.0), HEARTBEAT_S)
         ready, _, _ = select.select(wait_on, [], [], pause_s)

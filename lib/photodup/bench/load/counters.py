@@ -162,10 +162,10 @@ def fastapi_window(before: Scrape, after: Scrape) -> dict[str, float | None]:
     return columns
 
 
-def probe(
+def meter(
     url: str, models: Sequence[str], headers: Mapping[str, str] = {}
 ) -> Callable[[], contextlib.AbstractContextManager[Columns]]:
-    """Return a probe for `window.measure`: the server's counters and its usage during the window.
+    """Return a meter for `window.measure`: the server's counters and its usage during the window.
 
     Where metrics cannot be read, their columns are absent and `counters_error` says why.
 

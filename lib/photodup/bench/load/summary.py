@@ -4,8 +4,8 @@ import numpy as np
 
 from photodup.bench import Columns
 from photodup.bench.load.plan import WindowPlan
-from photodup.bench.load.workers import ROW, Window, common_error
-from photodup.bench.stats.facts import METRICS, Load
+from photodup.bench.load.workers import COLUMNS, Window, common_error
+from photodup.bench.stats.metrics import METRICS, Load
 from photodup.bench.stats.sentence import number
 
 LATE_S = 0.001  # late is beyond this (a sleeping thread is woken some 0.1 ms after its time)
@@ -13,7 +13,7 @@ LATE_SHARE = 0.1  # … and beyond this share of the median latency
 MAX_LATE_SHARE = 0.01  # perf_analyzer warns beyond this share of late requests
 MAX_ERROR_SHARE = 0.01  # a window of which more requests failed is no figure
 KEPT_UP = 0.97  # an open loop is overloaded when fewer of the requests due are answered
-LITTLE = 0.015  # how far rate × mean latency may be from the requests in flight, from so many waves on:
+LITTLE_TOLERANCE = 0.015  # of rate × mean latency from the requests in flight, from so many waves on:
 LITTLE_WAVES = 10
 
 
@@ -72,13 +72,13 @@ def _requests_per_s(load: Load, done_s: np.ndarray, ended: float) -> float:
 
 
 def rows_of(window: Window) -> np.ndarray:
-    """Return the requests answered in the window, in order of completion: columns `ROW`, times since it was opened.
+    """Return the requests answered in the window, in order of completion: columns `COLUMNS`, times since it was opened.
 
     Requests begun in the ramp count. Those in flight at the end do not, so leaving out both would count too few.
     """
     rows = [row for samples in window.samples for row in samples.copy()]
-    table = np.array(rows, dtype=float).reshape(-1, len(ROW))
-    table[:, 1:] -= window.started
+    table = np.array(rows, dtype=float).reshape(-1, len(COLUMNS))
+    table[:, 1:] -= window.started_at
     table = table[table[:, -1] >= 0]
     return table[np.argsort(table[:, -1], kind="stable")]
 
@@ -116,12 +116,12 @@ def _overload(due_per_s: float, answered_per_s: float) -> list[str]:
 def _lateness(columns: Columns, due: np.ndarray, picked: np.ndarray, begun: np.ndarray) -> list[str]:
     """Count the requests that the generator sent late; their latency includes the delay already."""
     limit_s = max(LATE_S, LATE_SHARE * columns["latency_ms_p50"] / 1000)
-    ours = begun - np.maximum(due, picked) > limit_s  # a worker was free and still overslept
-    columns["n_late_generator"] = int(ours.sum())
-    if ours.sum() <= MAX_LATE_SHARE * len(due):
+    is_late = begun - np.maximum(due, picked) > limit_s  # a worker was free and still overslept
+    columns["n_late_generator"] = int(is_late.sum())
+    if is_late.sum() <= MAX_LATE_SHARE * len(due):
         return []
     return [
-        f"the generator was late: {ours.sum() / len(due):.0%} of the requests left {limit_s * 1000:.0f} ms late"
+        f"the generator was late: {is_late.sum() / len(due):.0%} of the requests left {limit_s * 1000:.0f} ms late"
     ]
 
 
@@ -131,7 +131,7 @@ def _little(columns: Columns, load: Load) -> list[str]:
         load.concurrency, requests_per_s, columns["latency_ms_mean"]
     )
     is_few = columns["n_requests"] < LITTLE_WAVES * load.concurrency
-    if abs(ratio - 1) <= LITTLE or is_few or load.concurrency == 1 or columns["n_errors"]:
+    if abs(ratio - 1) <= LITTLE_TOLERANCE or is_few or load.concurrency == 1 or columns["n_errors"]:
         return []
     return [f"the load did not hold: rate × mean latency is {ratio:.1%} of the {load.concurrency} in flight"]
 

@@ -102,18 +102,18 @@ def usage(url: str, headers: Mapping[str, str] = {}) -> Iterator[dict[str, float
 def columns_of(readings: Sequence[tuple[float, Mapping[str, list[float]]]]) -> dict[str, float]:
     """Return the columns of several readings of one page, each with its time in seconds."""
 
-    def over_time(name: str, together: Any) -> list[float]:
-        return [together(page[name]) for _, page in readings if page.get(name)]
+    def over_time(name: str, aggregate: Any) -> list[float]:
+        return [aggregate(page[name]) for _, page in readings if page.get(name)]
 
     columns: dict[str, float] = {}
-    for name, column, together, summed, per in (
+    for name, column, aggregate, summed, per in (
         ("gpu_utilization", "gpu_utilization", fmean, fmean, 1.0),
         ("gpu_power_w", "gpu_power_w", sum, fmean, 1.0),
         ("gpu_memory_bytes", "gpu_memory_mib", sum, max, 2.0**20),
         ("gpu_memory_bytes", "gpu_memory_before_mib", sum, itemgetter(0), 2.0**20),
         ("memory_bytes", "server_memory_mib", sum, max, 2.0**20),
     ):
-        if values := over_time(name, together):
+        if values := over_time(name, aggregate):
             columns[column] = summed(values) / per
     spent = [(at, page["cpu_s"][0]) for at, page in readings if page.get("cpu_s")]
     if len(spent) > 1:  # a counter: two readings, and the time between them

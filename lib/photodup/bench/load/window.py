@@ -23,16 +23,16 @@ from photodup.bench import Columns
 from photodup.bench.backends.adapters import Adapter
 from photodup.bench.link.link import LOOPBACK, NetworkPath
 from photodup.bench.load import summary
-from photodup.bench.load.plan import RAMP_TIMES, RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, request_order
-from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_blocking
-from photodup.bench.stats.facts import Load
+from photodup.bench.load.plan import RAMP_TIMES, RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, draw_requests
+from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_worker
+from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError, is_expected
 from photodup.core.files import available_cores
 
 CLIENT_BOUND = 1 / 3  # of a core for each process
 FIRST_ANSWER_S = 10.0  # a closed loop's window waits at least so long for an answer, however short it is
-Probe = Callable[[], AbstractContextManager[Mapping[str, Any]]]
-Watched = tuple[float, Mapping[str, Any]]  # length of the window in seconds, what the probe counted
+Meter = Callable[[], AbstractContextManager[Mapping[str, Any]]]
+Watched = tuple[float, Mapping[str, Any]]  # length of the window in seconds, what the meter counted
 
 
 def measure(
@@ -41,7 +41,7 @@ def measure(
     load: Load,
     plan: WindowPlan | None = None,
     *,
-    probe: Probe | None = None,
+    meter: Meter | None = None,
     network: NetworkPath = LOOPBACK,
     arrivals: Arrivals = arrivals_s,
     observer: Observer | None = None,
@@ -52,8 +52,8 @@ def measure(
     Args:
         adapter: the backend under test; opened here, closed here.
         photos: encoded photographs, different ones; requests draw from them in a fixed seeded order.
-        probe: makes a context manager around the measured window whose mapping is filled on leaving it
-            (see `counters.probe`); its plain values become columns.
+        meter: makes a context manager around the measured window whose mapping is filled on leaving it
+            (see `counters.meter`); its plain values become columns.
         network: how requests reach the server; its facts become columns.
         arrivals: open loop: other times than Poisson's.
         observer: watches while it is measured, may end it, and gets the single requests.
@@ -78,20 +78,20 @@ def measure(
         raise PhotodupError(f"{adapter.backend} shares one connection: it cannot be measured with new ones.")
     processes = min(processes, load.concurrency)
     connections: list[Any] = []
-    window = Window(adapter, load, request_order(photos, load.batch, plan.seed), observer=observer)
+    window = Window(adapter, load, draw_requests(photos, load.batch, plan.seed), observer=observer)
     if rate_per_s := load.offered_per_s:
         window.schedule_s = arrivals(rate_per_s, plan.horizon_s(rate_per_s), plan.seed)
     try:
         _prepare_ahead(window)
         run = partial(_in_processes, processes, photos) if processes > 1 else _in_threads
-        ended, counted = run(window, plan, connections, probe or (lambda: nullcontext({})))
+        ended, counted = run(window, plan, connections, meter or (lambda: nullcontext({})))
         point |= counted
         if observer:
             observer.keep(
-                summary.rows_of(window), [(at - window.started, sentence) for at, sentence in window.errors]
+                summary.rows_of(window), [(at - window.started_at, text) for at, text in window.errors]
             )
-        if window.mistake:
-            raise window.mistake
+        if window.fatal_error:
+            raise window.fatal_error
     except Exception as error:
         if not is_expected(error):
             raise
@@ -110,7 +110,7 @@ def _prepare_ahead(window: Window) -> None:
         window.requests = [window.adapter.prepare(request) for request in window.requests]
 
 
-def _in_threads(window: Window, plan: WindowPlan, connections: list, probe: Probe) -> Watched:
+def _in_threads(window: Window, plan: WindowPlan, connections: list, meter: Meter) -> Watched:
     """Measure with threads of this process: while they wait they hold no lock, and 16 of them send more requests per second
     than any model on a CPU answers (`benchmarks/load_generator.py`)."""
 
@@ -134,11 +134,11 @@ def _in_threads(window: Window, plan: WindowPlan, connections: list, probe: Prob
     with ThreadPoolExecutor(len(connections)) as pool:
         list(pool.map(lambda connection: warm(connection, requests[:1]), connections[1:]))
     barrier = threading.Barrier(len(connections) + 1)
-    workers = _threads(run_blocking, window, connections, barrier)
+    workers = _threads(run_worker, window, connections, barrier)
     with short_collections():
-        window.started = clock()
+        window.started_at = clock()
         barrier.wait()
-        return _watch(window, plan, workers, probe)
+        return _watch(window, plan, workers, meter)
 
 
 def _threads(
@@ -156,7 +156,7 @@ def _threads(
 
 
 def _in_processes(
-    n: int, photos: Sequence[bytes], window: Window, plan: WindowPlan, connections: list, probe: Probe
+    n: int, photos: Sequence[bytes], window: Window, plan: WindowPlan, connections: list, meter: Meter
 ) -> Watched:
     """Share the requests in flight among n processes, each with threads of its own; their answers come together here.
 
@@ -172,7 +172,7 @@ def _in_processes(
         connections.append(parent_end)
         share = (child_end, window.adapter, photos, load, endless, first)
         try:
-            context.Process(target=_work_apart, args=share, daemon=True).start()
+            context.Process(target=_run_share, args=share, daemon=True).start()
         except (TypeError, AttributeError, PicklingError) as error:
             raise PhotodupError(
                 f"This load needs one process, it cannot be sent to others: {error}."
@@ -181,28 +181,28 @@ def _in_processes(
     for pipe in connections:
         pipe.poll(None)  # until it works, or has ended
     cores: list[float] = []
-    workers = _threads(_take_over, window, connections, cores)
-    window.started = clock()
+    workers = _threads(_receive_reports, window, connections, cores)
+    window.started_at = clock()
     with short_collections():
-        length_s, counted = _watch(window, plan, workers, probe)
+        length_s, counted = _watch(window, plan, workers, meter)
     busy = counted["client_cpu_cores"] + sum(cores)
     return length_s, {**counted, "client_cpu_cores": busy, "client_cpu_share": busy / available_cores()}
 
 
-def _take_over(window: Window, pipe: Any, samples: list, cores: list[float]) -> None:
+def _receive_reports(window: Window, pipe: Any, samples: list, cores: list[float]) -> None:
     """Receive what one process reports until it has ended; each report is answered with whether it is to end."""
     ended = None
     while ended is None:
         try:
-            rows, errors, mistake, ended = pipe.recv()
+            rows, errors, fatal_error, ended = pipe.recv()
             pipe.send(window.stop_at is not None)
         except (EOFError, OSError):
-            window.mistake = PhotodupError("A process of the load generator ended: start it again.")
+            window.fatal_error = PhotodupError("A process of the load generator ended: start it again.")
             return
         # A late report brings answers from before the window opened: they are no reason to close it.
-        samples += [row for row in rows if row[-1] >= window.started]
+        samples += [row for row in rows if row[-1] >= window.started_at]
         window.errors += errors
-        window.mistake = window.mistake or mistake
+        window.fatal_error = window.fatal_error or fatal_error
     cores.append(ended)
 
 
@@ -214,29 +214,29 @@ class _Reports(Observer):
         self._pipe = pipe
 
     def see(self, window: Window, elapsed_s: float, ended: float | None = None) -> bool:
-        rows = [row for samples in window.samples for row in _emptied(samples)]
-        self._pipe.send((rows, _emptied(window.errors), window.mistake, ended))
+        rows = [row for samples in window.samples for row in _drain(samples)]
+        self._pipe.send((rows, _drain(window.errors), window.fatal_error, ended))
         return self._pipe.recv()
 
 
-def _emptied(items: list) -> list:
+def _drain(items: list) -> list:
     """Take away what a list holds now; another thread may append meanwhile."""
     contents = items.copy()
     del items[: len(contents)]
     return contents
 
 
-def _work_apart(
+def _run_share(
     pipe: Any, adapter: Adapter, photos: Sequence[bytes], load: Load, plan: WindowPlan, first: int
 ) -> None:
     """Run one process's share of a load, beginning with request `first`; the parent ends it."""
-    requests, connections, cores = request_order(photos, load.batch, plan.seed), list[Any](), 0.0
+    requests, connections, cores = draw_requests(photos, load.batch, plan.seed), list[Any](), 0.0
     window = Window(adapter, load, requests, observer=_Reports(pipe), request_numbers=itertools.count(first))
     try:
         _prepare_ahead(window)
         cores = _in_threads(window, plan, connections, lambda: nullcontext({}))[1]["client_cpu_cores"]
     except Exception as error:
-        window.mistake = window.mistake or error
+        window.fatal_error = window.fatal_error or error
     for connection in connections:
         connection.close()
     with contextlib.suppress(EOFError, OSError):  # nobody listens any more
@@ -254,7 +254,7 @@ def short_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread], probe: Probe) -> Watched:
+def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread], meter: Meter) -> Watched:
     """Open the window once the load is steady, close it at its end, and let the workers finish."""
     load, observer, errors = window.load, window.observer, window.errors
     is_open_loop = load.scenario == "server"
@@ -262,34 +262,34 @@ def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread]
     def goes_on(n: int) -> bool:
         """Return False where waiting for more answers is no use."""
         many_failed = len(errors) > max(10, 0.01 * n) and observer is None
-        return not (window.mistake or many_failed) and any(worker.is_alive() for worker in workers)
+        return not (window.fatal_error or many_failed) and any(worker.is_alive() for worker in workers)
 
     if plan.ramp_s and load.concurrency > 1 and not is_open_loop:
         longest_ramp_s = min(RAMP_TIMES * plan.seconds, plan.longest_s)
         while goes_on(n := window.n_answered()):
-            elapsed = clock() - window.started
+            elapsed = clock() - window.started_at
             if elapsed >= plan.ramp_s and (n >= RAMP_WAVES * load.wave or elapsed >= longest_ramp_s):
                 errors.clear()
                 break
             time.sleep(0.02)
-        window.started = clock()
+        window.started_at = clock()
     before, least = window.n_answered(), max(plan.min_answers, 2 * load.wave + 1)
     length_s = plan.horizon_s(load.offered_per_s) if load.offered_per_s else plan.seconds
-    with probe() as counted:
+    with meter() as counted:
         is_stopped_early, cpu = False, time.process_time()
         while goes_on(n := window.n_answered() - before) and not is_stopped_early:
             time.sleep(0.02)
-            elapsed = clock() - window.started
+            elapsed = clock() - window.started_at
             is_stopped_early = observer is not None and observer.see(window, elapsed)
             longest_s = plan.longest_s if n else max(plan.longest_s, FIRST_ANSWER_S)
             is_enough = is_open_loop or n >= least or elapsed >= longest_s
             if elapsed >= length_s and is_enough:
                 break
         window.stop_at = clock()
-        cores = (time.process_time() - cpu) / (window.stop_at - window.started)
+        cores = (time.process_time() - cpu) / (window.stop_at - window.started_at)
     is_cut = is_stopped_early or not goes_on(n)
     window.give_up_at = window.stop_at + (0 if is_cut else max(1.0, length_s / 4))
     for worker in workers:
         worker.join()
     client = {"client_cpu_cores": cores, "client_cpu_share": cores / available_cores()}
-    return window.stop_at - window.started, {**counted, **client}
+    return window.stop_at - window.started_at, {**counted, **client}

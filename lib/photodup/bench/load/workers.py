@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.backends.adapters import Adapter, Connection
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.metrics import Load
 from photodup.core.errors import is_expected
 from photodup.embedding.wire.http import AnswerError
 
 clock = time.perf_counter
 READINGS = ("due", "picked", "begun", "prepared", "answered", "done")
-ROW = ("payload_bytes", *READINGS)
+COLUMNS = ("payload_bytes", *READINGS)
 
 
 class Observer:
@@ -31,18 +31,18 @@ class Observer:
     With an observer a window goes on whatever fails; without one, many failed requests end it.
 
     Attributes:
-        rows: the answered requests (columns `ROW`), times since the window opened.
+        rows: the answered requests (columns `COLUMNS`), times since the window opened.
         errors: the failed ones, likewise.
     """
 
     def __init__(self) -> None:
-        self.rows = np.empty((0, len(ROW)))
+        self.rows = np.empty((0, len(COLUMNS)))
         self.errors: list[tuple[float, str]] = []
 
     @property
     def latency_ms(self) -> np.ndarray:
         """Latency of each answer, from when its request was due."""
-        return (self.rows[:, ROW.index("done")] - self.rows[:, ROW.index("due")]) * 1000
+        return (self.rows[:, COLUMNS.index("done")] - self.rows[:, COLUMNS.index("due")]) * 1000
 
     def see(self, window: "Window", elapsed_s: float) -> bool:
         """Return True to end the window; called about fifty times a second while it is open."""
@@ -60,13 +60,13 @@ class Window:
     adapter: Adapter
     load: Load
     requests: list[Any]  # photographs of each request, or requests prepared ahead
-    schedule_s: np.ndarray | None = None  # open loop: when each request is due, seconds after `started`
-    started: float = 0.0
+    schedule_s: np.ndarray | None = None  # open loop: when each request is due, seconds after `started_at`
+    started_at: float = 0.0
     stop_at: float | None = None  # a closed loop begins nothing after this; an open loop, nothing due later
     give_up_at: float = float("inf")  # an open loop's backlog is not worked off beyond this
-    samples: list[list[tuple[float, ...]]] = field(default_factory=list)  # rows of `ROW`
+    samples: list[list[tuple[float, ...]]] = field(default_factory=list)  # rows of `COLUMNS`
     errors: list[tuple[float, str]] = field(default_factory=list)
-    mistake: BaseException | None = None  # of this program; ends the window
+    fatal_error: BaseException | None = None  # of this program; ends the window
     observer: Observer | None = None
     longest_pause_s: float = 0.5  # of a worker whose requests fail
     request_numbers: Any = field(default_factory=itertools.count)  # next() of a count is atomic in CPython
@@ -89,12 +89,12 @@ class Window:
             return number, clock()
         if number >= len(self.schedule_s):
             return number, float("inf")
-        return number, self.started + float(self.schedule_s[number])
+        return number, self.started_at + float(self.schedule_s[number])
 
     def is_over(self, due: float) -> bool:
         """Return True where a request due then is no longer part of the window."""
         stopped = self.stop_at is not None and due >= self.stop_at
-        return stopped or self.mistake is not None or clock() >= self.give_up_at
+        return stopped or self.fatal_error is not None or clock() >= self.give_up_at
 
     def decode(self, connection: Any, answer: Any) -> None:
         """Read an answer as the client would, and check that it holds what was asked for.
@@ -110,7 +110,7 @@ class Window:
         if is_expected(error):
             self.errors.append((clock(), describe_error(error)))
             return True
-        self.mistake = self.mistake or error
+        self.fatal_error = self.fatal_error or error
         return False
 
 
@@ -122,7 +122,7 @@ def check_rows(rows: np.ndarray, batch: int) -> None:
         raise AnswerError("The answer holds null, NaN or infinity among its numbers.")
 
 
-def run_blocking(window: Window, connection: Connection, samples: list, ready: threading.Barrier) -> None:
+def run_worker(window: Window, connection: Connection, samples: list, ready: threading.Barrier) -> None:
     """Send requests, one at a time, until the window is over."""
     adapter, is_prepared, failures = window.adapter, window.is_prepared, 0
     is_new = window.load.connection == "new"

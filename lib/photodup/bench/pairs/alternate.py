@@ -24,17 +24,17 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from photodup.bench import Columns
 from photodup.bench.backends.adapters import Adapter
-from photodup.bench.load.plan import request_order
+from photodup.bench.load.plan import draw_requests
 from photodup.bench.load.window import short_collections
-from photodup.bench.load.workers import ROW, Window, clock, run_blocking
-from photodup.bench.stats.facts import Load
+from photodup.bench.load.workers import COLUMNS, Window, clock, run_worker
+from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 from photodup.core.names import escaped
 
 SKIPPED_ANSWERS = 3  # of a block with one request in flight: another server ran before
 SKIPPED_WAVES = 4  # of a block with several, until requests that started together are spread
 GIVE_UP_AFTER = 20  # failed requests of one side without an answer between them
-_BEGUN = ROW.index("begun")
+_BEGUN = COLUMNS.index("begun")
 _Alone = Annotated[list[Annotated[float, Field(gt=0)] | None], Field(min_length=1)]
 
 
@@ -61,7 +61,7 @@ class VisitPlan:
     warmup_s: float = 0.5
     skipped_answers: int = SKIPPED_ANSWERS
 
-    def answers(self, load: Load) -> tuple[int, int]:
+    def answer_counts(self, load: Load) -> tuple[int, int]:
         """Return how many answers of a block are skipped, and how many are counted at least."""
         if load.concurrency == 1:
             return self.skipped_answers, self.min_answers
@@ -214,10 +214,10 @@ class LiveSide:
         )  # fmt: skip
         ready = threading.Barrier(len(self.connections))
         workers = [
-            threading.Thread(target=run_blocking, args=(block, connection, block.rows, ready), daemon=True)
+            threading.Thread(target=run_worker, args=(block, connection, block.rows, ready), daemon=True)
             for connection in self.connections
         ]
-        block.started = clock()
+        block.started_at = clock()
         try:
             for worker in workers:
                 worker.start()
@@ -227,8 +227,8 @@ class LiveSide:
             block.give_up_at = 0.0  # ends workers that still run after Ctrl-C
         self.n_failed += len(block.errors)
         self.last_error = block.errors[-1][1] if block.errors else self.last_error
-        if block.mistake:
-            raise block.mistake
+        if block.fatal_error:
+            raise block.fatal_error
         return [(row[-1], (row[-1] - row[_BEGUN]) * 1000) for row in block.rows[skipped:]]
 
 
@@ -246,25 +246,25 @@ class _Block(Window):
     counted: int = 0
     rows: list[tuple[float, ...]] = field(default_factory=list)
     n_failed_in_a_row: int = 0
-    change: Any = field(default_factory=threading.Lock)
+    lock: Any = field(default_factory=threading.Lock)
 
     def add(self, samples: list[tuple[float, ...]], row: tuple[float, ...]) -> None:
-        with self.change:
+        with self.lock:
             self.n_failed_in_a_row = 0
             if self.stop_at is None:  # later answers do not count
                 samples.append(row)
                 n, at = len(samples) - self.skipped, row[-1]
-                start = samples[self.skipped - 1][-1] if self.skipped and n > 0 else self.started
+                start = samples[self.skipped - 1][-1] if self.skipped and n > 0 else self.started_at
                 if n >= self.counted and not n % self.load.wave and at - start >= self.seconds:
                     self.stop_at = clock()
 
     def note_failure(self, error: Exception) -> bool:
-        with self.change:
+        with self.lock:
             is_of_the_server = super().note_failure(error)
             self.n_failed_in_a_row += 1
             if self.n_failed_in_a_row >= GIVE_UP_AFTER:
                 last = self.errors[-1][1].rstrip(".")
-                self.mistake = self.mistake or PhotodupError(
+                self.fatal_error = self.fatal_error or PhotodupError(
                     f"{self.adapter.backend} failed {GIVE_UP_AFTER} requests in a row: {last}."
                 )
             return is_of_the_server
@@ -304,7 +304,7 @@ def measure_visit(
         raise PhotodupError("Sides take turns only under a closed loop, and there must be one or more.")
     draw, began, wall = random.Random(seed), clock(), time.time()
     rows: list[tuple[int, int, float, float]] = []
-    skipped, counted = plan.answers(load)
+    skipped, counted = plan.answer_counts(load)
     shared: dict[str, Any] = {"alone": None, "carried_over": None}
     with ExitStack() as stack, short_collections():
         for side in sides:
@@ -322,7 +322,7 @@ def measure_visit(
                     )
                 rows += [(index, half, latency_ms, at - began) for at, latency_ms in answers]
         if plan.alone_s and serve is None and len(sides) > 1:
-            shared = _without_the_others(sides, load, plan)
+            shared = _measure_alone(sides, load, plan)
     table = np.array(rows, float).reshape(-1, 4)
     return Visit(
         in_flight=load.concurrency,
@@ -341,9 +341,9 @@ def measure_visit(
     )
 
 
-def _without_the_others(sides: Sequence[LiveSide], load: Load, plan: VisitPlan) -> Columns:
+def _measure_alone(sides: Sequence[LiveSide], load: Load, plan: VisitPlan) -> Columns:
     """Measure each side alone: its median, and how much processor time the other sides' servers use meanwhile."""
-    skipped, counted = plan.answers(load)  # as in turns, where requests are spread first
+    skipped, counted = plan.answer_counts(load)  # as in turns, where requests are spread first
     alone: list[float | None] = []
     carried_over: list[float | None] = [None for _ in sides]
 
@@ -366,7 +366,7 @@ def _ready(side: LiveSide, photos: Sequence[bytes], load: Load, seed: int) -> It
     """Open a side's connections and prepare its requests; close everything afterwards."""
     try:
         side.connections = [side.adapter.open() for _ in range(load.concurrency)]
-        side.requests = list(request_order(side.items or photos, load.batch, seed))
+        side.requests = list(draw_requests(side.items or photos, load.batch, seed))
         if load.span == "prepared":
             side.requests = [side.adapter.prepare(request) for request in side.requests]
         yield side

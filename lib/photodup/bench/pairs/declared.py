@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from photodup.bench.stats.facts import Load, metric_named
+from photodup.bench.stats.metrics import Load, metric_named
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.embedding.backends import Backend, parse_backend
@@ -104,7 +104,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Basis:
+class Evidence:
     """The evidence of an answer beside its own primary comparisons.
 
     Attributes:
@@ -127,7 +127,7 @@ class Declarations:
     sides: Mapping[str, Side]
     pairs: tuple[Pair, ...]
     nulls: tuple[Pair, ...] = ()
-    rests_on: Mapping[str, Basis] = field(default_factory=dict)
+    rests_on: Mapping[str, Evidence] = field(default_factory=dict)
 
     def pairs_of(self, notebooks: Iterable[str], *, quick: bool = False) -> tuple[Pair, ...]:
         """Return the comparisons of some notebooks (stems); of the quick study alone if asked."""
@@ -192,10 +192,10 @@ def _read(path: Path) -> Declarations:
     pairs = tuple(pair for notebook, rows in data["comparisons"].items() for pair in pairs_of(notebook, rows))
     nulls = tuple(pairs_of("", data.get("nulls", ())))
     declared = [pair.name for pair in (*pairs, *nulls)]
-    if twice := {name for name in declared if declared.count(name) > 1}:
-        raise PhotodupError(f"{path.name}: two comparisons are called {sorted(twice)[0]!r}.")
+    if duplicates := {name for name in declared if declared.count(name) > 1}:
+        raise PhotodupError(f"{path.name}: two comparisons are called {sorted(duplicates)[0]!r}.")
     rests_on = {
-        notebook: Basis(**{key: tuple(values) for key, values in row.items()})
+        notebook: Evidence(**{key: tuple(values) for key, values in row.items()})
         for notebook, row in data.get("rests_on", {}).items()
     }
     return Declarations(sides, pairs, nulls, rests_on)

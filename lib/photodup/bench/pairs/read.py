@@ -10,8 +10,8 @@ from photodup.bench import Columns
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Pair, Side
 from photodup.bench.stats.comparison import Comparison, Observed
-from photodup.bench.stats.facts import SMALLEST_EFFECT, Load, metric_named
 from photodup.bench.stats.figures import figures_of_windows, interval
+from photodup.bench.stats.metrics import SMALLEST_EFFECT, Load, metric_named
 from photodup.core.errors import PhotodupError
 
 JUMP_S = 1.0  # of the wall clock against the monotonic one: the machine slept, or its clock was set
@@ -26,8 +26,8 @@ def comparison_of(
         pair.notebook,
         pair.load.usual_metric,
         pair.load_name,
-        _called(pair.a, pair.b),
-        _called(pair.b, pair.a),
+        _label(pair.a, pair.b),
+        _label(pair.b, pair.a),
         observed,
         is_primary=pair.is_primary,
         is_null=pair.is_null,
@@ -38,7 +38,7 @@ def comparison_of(
     )
 
 
-def _called(side: Side, other: Side) -> str:
+def _label(side: Side, other: Side) -> str:
     """Return a side's label, with the payload or protocol that sets it apart from the other side."""
     backend, other_backend = side.backend, other.backend
     payload = " with a JPEG" if backend.wire == "jpeg" != other_backend.wire else ""
@@ -56,7 +56,7 @@ def with_observations(comparison: Comparison, visits: Sequence[Visit], load: Loa
         observed=observed(visits, load, comparison.metric),
         seconds=sum(visit.seconds for visit in visits),
         carried_over=float(np.median(shares)) if shares else None,
-        notes=(*comparison.notes, *remarks(visits)),
+        notes=(*comparison.notes, *notes_on_visits(visits)),
     )
 
 
@@ -65,7 +65,7 @@ def _carried_over(visit: Visit) -> float | None:
     return max((share for share in visit.carried_over or () if share is not None), default=None)
 
 
-def remarks(visits: Sequence[Visit]) -> list[str]:
+def notes_on_visits(visits: Sequence[Visit]) -> list[str]:
     """Return what a reader must know of visits of two sides, one sentence each."""
     sentences = []
     if failed := sum(sum(visit.n_failed) for visit in visits):
@@ -113,11 +113,11 @@ def observed(visits: Sequence[Visit], load: Load, metric: str) -> Observed | str
         values = [[visit.values()[side] or math.nan for visit in visits] for side in (0, 1)]
         ratios = tuple(visit.log_ratios(1) for visit in visits)
     elif facts.percentile is None:
-        raise PhotodupError(f"Turns under this load do not give the {facts.words}: name a percentile.")
+        raise PhotodupError(f"Turns under this load do not give the {facts.label}: name a percentile.")
     else:
         fewest = min(sum(v.n_requests[side] for v in visits) for side in (0, 1))
         if fewest < facts.min_answers:
-            return f"{fewest} answers of a side are too few for the {facts.words}: {facts.min_answers} are needed."
+            return f"{fewest} answers of a side are too few for the {facts.label}: {facts.min_answers} are needed."
         values = [
             [float(np.percentile(v.latencies(side), facts.percentile)) for v in visits] for side in (0, 1)
         ]

@@ -73,19 +73,20 @@ def read_record(path: Path) -> Columns:
 
 def digest(value: Any) -> str:
     """Return the SHA-256 (hex) of a JSON-ready value; the order of keys does not matter."""
-    return hashlib.sha256(json.dumps(plain(value), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(to_json_value(value), sort_keys=True).encode()).hexdigest()
 
 
-def plain(value: Any, text: Callable[[str], str] = str) -> Any:
+def to_json_value(value: Any, text: Callable[[str], str] = str) -> Any:
     """Return `value` as JSON can hold it: NumPy unwrapped, NaN and infinity as None, texts passed through `text`."""
     if isinstance(value, Mapping):
-        return {str(k): plain(v, text) for k, v in value.items()}
+        return {str(k): to_json_value(v, text) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [
-            plain(item, text) for item in (sorted(value) if isinstance(value, (set, frozenset)) else value)
+            to_json_value(item, text)
+            for item in (sorted(value) if isinstance(value, (set, frozenset)) else value)
         ]
     if hasattr(value, "tolist"):  # numpy
-        return plain(value.tolist(), text)
+        return to_json_value(value.tolist(), text)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):

@@ -24,11 +24,11 @@ from photodup.bench.record.json_files import (
     RecordError,
     anonymous,
     digest,
-    plain,
     read_json,
     read_record,
     reading,
     slug,
+    to_json_value,
 )
 from photodup.bench.stats.figures import figures_of_windows
 from photodup.core.errors import PhotodupError, is_expected
@@ -107,11 +107,11 @@ class RunStore:
         """
         record = self.record(key, config=config)
         if record is not None and (record["status"] == "ok" or not self._measure):
-            return _outcome(record)
+            return _result_columns(record)
         if not self._measure:
             return {"status": "missing", "error": f"{key} was not measured in this run"}
         self.lock()
-        return _outcome(self._run(key, measure, config, kind))
+        return _result_columns(self._create(key, measure, config, kind))
 
     def record(self, key: str, *, config: Mapping[str, Any]) -> Columns | None:
         """Return the whole record (see `json_files.FIELDS`) or None.
@@ -177,7 +177,7 @@ class RunStore:
         """Return the file of a record (see `name_of`)."""
         return self.records_dir / name_of(key, config)
 
-    def _run(self, key: str, measure: Callable[[], dict], config: Mapping[str, Any], kind: str) -> Columns:
+    def _create(self, key: str, measure: Callable[[], dict], config: Mapping[str, Any], kind: str) -> Columns:
         """Measure and write. An interruption (Ctrl-C) records nothing, so that the point is done again."""
         path, environment_digest = self.path_of(key, config), self._keep_environment()
         started, clock = datetime.now(UTC), time.perf_counter()
@@ -197,10 +197,10 @@ class RunStore:
             "schema_version": SCHEMA_VERSION,
             "key": key,
             "kind": kind,
-            "config": plain(config),
+            "config": to_json_value(config),
             "status": "ok" if status == "ok" else "failed",
             "error": None if error is None else anonymous(str(error)),
-            "result": plain(result, anonymous),
+            "result": to_json_value(result, anonymous),
             "has_raw": bool(raw),
             "started_at": started.isoformat(timespec="seconds"),
             "duration_s": duration_s,
@@ -217,7 +217,7 @@ class RunStore:
     def _keep_environment(self) -> str:
         """Write environment.json once; a run resumed elsewhere or after an upgrade gets a second file."""
         if self._environment_digest is None:
-            facts = plain(environment.describe(self.model, self._servers))
+            facts = to_json_value(environment.describe(self.model, self._servers))
             self._environment_digest = digest(facts)[:12]
             first = self.directory / "environment.json"
             content = {"digest": self._environment_digest, **facts}
@@ -257,7 +257,7 @@ def figures_of_run(run_dir: Path | str) -> "pd.DataFrame":
     for records in visits.values():
         first = records[0]
         with reading(run_dir / "records" / name_of(first["key"], first["config"])):
-            windows = [_outcome(record) | {"raw": _arrays(run_dir, record)} for record in records]
+            windows = [_result_columns(record) | {"raw": _arrays(run_dir, record)} for record in records]
             row = {
                 "run": run_dir.name,
                 "status": "ok",
@@ -281,7 +281,7 @@ def _arrays(run_dir: Path, record: Columns) -> dict[str, np.ndarray]:
     return latencies.read_arrays(run_dir, name) if record["has_raw"] else {}
 
 
-def _outcome(record: Mapping[str, Any]) -> Columns:
+def _result_columns(record: Mapping[str, Any]) -> Columns:
     if record["status"] == "ok":
         return dict(record["result"])
     return {**record["result"], "status": "failed", "error": record["error"] or "failed without a reason"}

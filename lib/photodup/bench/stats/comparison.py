@@ -20,12 +20,12 @@ from functools import cached_property
 
 import numpy as np
 
-from photodup.bench.stats.facts import SMALLEST_EFFECT, Metric, metric_named
+from photodup.bench.stats.metrics import SMALLEST_EFFECT, Metric, metric_named
 
 LEVEL = 0.05
 DECIDES_WITHIN = 0.05  # "no difference found" decides a comparison if it excludes anything beyond this
 LEAST_VISITS = 2  # that a verdict needs; three or more are measured
-CARRIED_OVER = 0.02  # share of the other side's turns: more processor time in them refuses a comparison
+MAX_CARRIED_OVER = 0.02  # share of the other side's turns: more processor time in them refuses a comparison
 
 
 class Verdict(StrEnum):
@@ -240,7 +240,7 @@ def compare_all(comparisons: Sequence[Comparison]) -> list[Outcome]:
         outcomes |= dict(zip(members, _family([comparisons[i] for i in members], noise), strict=True))
     nulls = {o.comparison.name: o for o in outcomes.values() if o.comparison.is_null}
     return [
-        _checked(outcomes[i], [nulls[n] for n in q.nulls if n in nulls]) for i, q in enumerate(comparisons)
+        _checked(outcomes[i], [nulls[n] for n in c.nulls if n in nulls]) for i, c in enumerate(comparisons)
     ]
 
 
@@ -265,11 +265,11 @@ def noise_of(observed: Sequence[Observed]) -> Noise:
     half = dof / 2
     # A variance of nearly 0 would decide alone: its logarithm has no lower bound.
     logs = np.log(np.maximum(variances, 1e-5 * np.median(variances))) - digamma(half) + np.log(half)
-    apart = float(np.var(logs, ddof=1) - polygamma(1, half).mean())
-    worth = float(dof.sum() - dof.mean()) / 2
-    if apart > polygamma(1, worth):
-        worth = brentq(lambda x: polygamma(1, x) - apart, 1e-3, worth)
-    return Noise(math.exp(logs.mean() + digamma(worth) - math.log(worth)), 2 * worth)
+    excess = float(np.var(logs, ddof=1) - polygamma(1, half).mean())
+    half_dof = float(dof.sum() - dof.mean()) / 2
+    if excess > polygamma(1, half_dof):
+        half_dof = brentq(lambda x: polygamma(1, x) - excess, 1e-3, half_dof)
+    return Noise(math.exp(logs.mean() + digamma(half_dof) - math.log(half_dof)), 2 * half_dof)
 
 
 @dataclass(frozen=True)
@@ -288,8 +288,8 @@ class _Estimate:
     def bounds(self, level: float) -> tuple[float, float]:
         from scipy.special import stdtrit
 
-        reach = float(-stdtrit(self.dof, level / 2)) * self.error
-        return math.expm1(self.mean - reach), math.expm1(self.mean + reach)
+        half_width = float(-stdtrit(self.dof, level / 2)) * self.error
+        return math.expm1(self.mean - half_width), math.expm1(self.mean + half_width)
 
 
 def _estimate(observed: Observed, noise: Noise) -> _Estimate:
@@ -308,7 +308,7 @@ def _family(comparisons: Sequence[Comparison], noise: Mapping[tuple[bool, str], 
         elif observed.n_visits < LEAST_VISITS:
             visits = f"{observed.n_visits} visits were measured, at least {LEAST_VISITS} are needed."
             refused[index] = Verdict.NOT_MEASURED, visits
-        elif comparison.carried_over is not None and comparison.carried_over > CARRIED_OVER:
+        elif comparison.carried_over is not None and comparison.carried_over > MAX_CARRIED_OVER:
             spinning = f"one side computed for {comparison.carried_over:.0%} of the other side's turns"
             refused[index] = Verdict.REFUSED, f"{spinning}: turn its spinning off."
         else:

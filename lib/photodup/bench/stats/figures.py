@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench import Columns
-from photodup.bench.stats.facts import METRICS, Metric
+from photodup.bench.stats.metrics import METRICS, Metric
 
 Figure = tuple[float, float | None, float | None]  # value, low, high
 CONFIDENCE = 0.95
@@ -34,8 +34,8 @@ def _around(middle: float, logs: np.ndarray) -> Figure:
     n = len(logs)
     if n < 2:
         return math.exp(middle), None, None
-    reach = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * float(logs.std(ddof=1)) / math.sqrt(n)
-    return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
+    half_width = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * float(logs.std(ddof=1)) / math.sqrt(n)
+    return math.exp(middle), math.exp(middle - half_width), math.exp(middle + half_width)
 
 
 def figures_of_windows(windows: Sequence[Mapping[str, Any]]) -> Columns:

@@ -22,7 +22,7 @@ def _said(outcome: Outcome) -> str:
         return _clause(outcome)
     values = f"{number(outcome.value_b)} against {number(outcome.value_a)} {outcome.metric.unit}"
     if outcome.is_different:
-        return f"{_clause(outcome)} ({outcome.metric.words} {values})."
+        return f"{_clause(outcome)} ({outcome.metric.label} {values})."
     if outcome.verdict is Verdict.EQUAL:
         return f"{_clause(outcome)}: {outcome.effect:+z.1%} {_interval(outcome, signed=True)} ({values})."
     return f"{_clause(outcome)} ({values})."
@@ -31,20 +31,20 @@ def _said(outcome: Outcome) -> str:
 def _clause(outcome: Outcome) -> str:
     metric, a, b = outcome.metric, outcome.comparison.label_a, outcome.comparison.label_b
     if not outcome.is_measured:
-        return f"{_capital(metric.words)} of {b} and {a}: {outcome.verdict}. {_capital(outcome.reason)}"
+        return f"{_capital(metric.label)} of {b} and {a}: {outcome.verdict}. {_capital(outcome.reason)}"
     if outcome.is_different:
         return f"{_capital(b)} {_differs(outcome)} {a} {_interval(outcome)}"
     if outcome.verdict is Verdict.EQUAL:
-        return f"{_capital(b)} and {a} have the same {metric.words} within {metric.margin:.0%}"
+        return f"{_capital(b)} and {a} have the same {metric.label} within {metric.margin:.0%}"
     excluded = f"anything beyond {percent(outcome.excludes_beyond)} is excluded"
-    return f"No difference in {metric.words} was found between {b} and {a}: {excluded}"
+    return f"No difference in {metric.label} was found between {b} and {a}: {excluded}"
 
 
 def _differs(outcome: Outcome) -> str:
     size = percent(outcome.effect)
     if outcome.metric.quantity == "throughput":
         return f"has {size} {'higher' if outcome.effect > 0 else 'lower'} throughput than"
-    figure = "" if outcome.comparison.metric == "latency_ms_p50" else f" ({outcome.metric.words})"
+    figure = "" if outcome.comparison.metric == "latency_ms_p50" else f" ({outcome.metric.label})"
     return f"takes {size} {'longer' if outcome.effect > 0 else 'less time'}{figure} than"
 
 
@@ -56,13 +56,13 @@ def _interval(outcome: Outcome, *, signed: bool = False) -> str:
     return f"[{low:.1f}, {high:.1f}]"
 
 
-def row(outcome: Outcome) -> dict[str, str]:
+def cells_of(outcome: Outcome) -> dict[str, str]:
     """Return an outcome as the cells of a table's row."""
     metric, measured = outcome.metric, outcome.is_measured
     values = f"{number(outcome.value_b)} against {number(outcome.value_a)} {metric.unit}"
     null = f"{outcome.null.effect:+z.1%} {_interval(outcome.null, signed=True)}" if outcome.null else ""
     return {
-        "figure": metric.words,
+        "figure": metric.label,
         "verdict": str(outcome.verdict),
         "difference": f"{outcome.effect:+z.1%} {_interval(outcome, signed=True)}" if measured else "",
         "values": values if measured else "",
@@ -84,5 +84,5 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -19,8 +19,8 @@ from photodup.bench import Columns
 from photodup.bench.anyurl import kserve
 from photodup.bench.anyurl.target import Target
 from photodup.bench.verify import pictures
-from photodup.bench.verify.asking import ANSWERED, BUSY, MOST, REFUSED, PictureServer, Reply, picture_server
 from photodup.bench.verify.pictures import PictureCheck, Views
+from photodup.bench.verify.replies import ANSWERED, BUSY, MOST, REFUSED, PictureServer, Reply, picture_server
 from photodup.core.errors import PhotodupError
 from photodup.core.settings import environment
 from photodup.embedding import imaging
@@ -35,12 +35,12 @@ _CLASS_OF = {"fp32": 0, "tf32": 1, "bf16": 1, "fp16": 1, "int8": 2}
 # A deviation is looked for if it would move embeddings by `_LEAST_SHIFT` spreads or more. It can be distinguished from
 # rounding if that is at least `_LEAST_SHARE` of how far the answers moved.
 _LEAST_SHIFT, _LEAST_SHARE = 1e-3, 0.4
-_LENGTH = 0.01  # largest difference of an embedding's length from 1
+_LENGTH_TOLERANCE = 0.01  # largest difference of an embedding's length from 1
 IN_FLIGHT, N_CONCURRENT = 8, 48
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckRow:
     """One row: what was checked, the verdict, and why.
 
     Attributes:
@@ -60,7 +60,7 @@ class VerifiedServer:
     url: str
     protocol: str
     reference: str
-    rows: tuple[Checked, ...]
+    rows: tuple[CheckRow, ...]
 
     def has_failed(self, *, strict: bool = False) -> bool:
         return any(row.verdict in (WRONG, DEAD) or (strict and row.verdict == TOLERATED) for row in self.rows)
@@ -100,8 +100,8 @@ def verify_server(
     server, stated = picture_server(target, most_images), stated_of(target)
     model = reference_of(stated, weights)
     stated_precision = precision or stated.get("precision")
-    run = _Run(server, model, stated_precision if stated_precision in PRECISIONS else None, show)
-    run.all(is_hostile)
+    run = _Verification(server, model, stated_precision if stated_precision in PRECISIONS else None, show)
+    run.check_all(is_hostile)
     digest = stated.get("digest", model.source_digest)
     other = "" if digest == model.source_digest or run.class_index else "; the server names another digest"
     return VerifiedServer(
@@ -138,12 +138,12 @@ def reference_of(stated: Mapping[str, Any], weights: str | None) -> ImageModel:
 
 def find_deviation(
     answers: np.ndarray,
-    right: np.ndarray,
+    truth: np.ndarray,
     deviations: Mapping[str, np.ndarray],
     spread: float,
     allowed: float,
 ) -> tuple[str, bool, list[str]]:
-    """Find the deviation that explains how answers differ from the reference, `right`; both [n, dim], of unit length.
+    """Find the deviation that explains how answers differ from the reference, `truth`; both [n, dim], of unit length.
 
     Args:
         deviations: embeddings of deviating views of the first pictures, by the deviation.
@@ -155,7 +155,7 @@ def find_deviation(
     """
     distances, blurred = {}, []
     for words, deviating in deviations.items():
-        moved, way = answers[: len(deviating)] - right[: len(deviating)], deviating - right[: len(deviating)]
+        moved, way = answers[: len(deviating)] - truth[: len(deviating)], deviating - truth[: len(deviating)]
         length, size = float(np.linalg.norm(way)), float(np.linalg.norm(moved))
         if length < _LEAST_SHIFT * spread * len(deviating) ** 0.5:
             continue
@@ -163,14 +163,14 @@ def find_deviation(
             blurred.append(words)
         elif (moved * way).sum() > 0.5 * length**2:
             distances[words] = float(np.linalg.norm(moved - way)) / size
-    is_far = bool((np.linalg.norm(answers - right, axis=1) > allowed * spread).any())
+    is_far = bool((np.linalg.norm(answers - truth, axis=1) > allowed * spread).any())
     nearest = min(distances, key=lambda words: distances[words], default="")
     explains = nearest and (not is_far or distances[nearest] < 0.7)
     return (nearest, False, blurred) if explains else ("", is_far, blurred)
 
 
 @dataclass
-class _Run:
+class _Verification:
     """One server being checked; `rows` grows.
 
     Attributes:
@@ -181,12 +181,12 @@ class _Run:
     model: ImageModel
     precision: str | None
     show: Callable[[str], object]
-    rows: list[Checked] = field(default_factory=list)
+    rows: list[CheckRow] = field(default_factory=list)
     lengths: list[float] = field(default_factory=list)
     spread: float = 0.0
     class_index: int = 0
 
-    def all(self, is_hostile: bool) -> None:
+    def check_all(self, is_hostile: bool) -> None:
         photos = pictures.photos()
         self.show(photos.name)
         first = self.server.ask(photos.files[:1])
@@ -214,7 +214,7 @@ class _Run:
         for name, ask in (("batch", self._batch), ("concurrency", self._concurrency)):
             self.show(name)
             self._add(name, *ask(photos.files, alone))
-        away = [length for length in self.lengths if abs(length - 1) > _LENGTH]
+        away = [length for length in self.lengths if abs(length - 1) > _LENGTH_TOLERANCE]
         words = f"{len(away)} of {len(self.lengths)} lengths are not 1, such as {away[0]:.4g}" if away else ""
         self._add("normalisation", WRONG if away else RIGHT, words)
         if is_hostile:
@@ -225,7 +225,7 @@ class _Run:
         return CLASSES[self.class_index][2]
 
     def _add(self, name: str, verdict: str, words: str, cosine: float | None = None) -> None:
-        self.rows.append(Checked(name, verdict, words, cosine))
+        self.rows.append(CheckRow(name, verdict, words, cosine))
 
     def _embed(self, views: Views) -> np.ndarray:
         return np.concatenate([self.model.embed(view[None]) for view in views])
@@ -259,13 +259,13 @@ class _Run:
         if not accepted:
             self._add(check.name, TOLERATED, f"not taken: {refused}")
             return None
-        right = self._embed(pictures.inputs(imaging.decode(check.files[n]) for n in accepted))
+        truth = self._embed(pictures.inputs(imaging.decode(check.files[n]) for n in accepted))
         answers = _unit(np.concatenate([replies[n].rows for n in accepted]))
-        cosines = (answers * right).sum(axis=1)
-        verdict, words = (RIGHT, "") if self.spread else self._calibrated(cosines, right)
+        cosines = (answers * truth).sum(axis=1)
+        verdict, words = (RIGHT, "") if self.spread else self._calibrated(cosines, truth)
         views_of = {} if refusals or not self.server.takes_files else {**check.wrong, **check.tolerated}
         deviating = {name: self._embed(views) for name, views in views_of.items()}
-        deviation, is_unlike, blurred = find_deviation(answers, right, deviating, self.spread, self.allowed)
+        deviation, is_unlike, blurred = find_deviation(answers, truth, deviating, self.spread, self.allowed)
         if deviation:
             verdict = TOLERATED if deviation in check.tolerated else WRONG
             words = f"as if {deviation}"
@@ -278,9 +278,9 @@ class _Run:
         self._add(check.name, verdict, words, float(cosines.min()))
         return None if refusals else answers
 
-    def _calibrated(self, cosines: np.ndarray, right: np.ndarray) -> tuple[str, str]:
+    def _calibrated(self, cosines: np.ndarray, truth: np.ndarray) -> tuple[str, str]:
         """Set `spread` and `class_index` from plain photographs; return the verdict on the precision."""
-        self.spread = float(np.linalg.norm(right - right.mean(axis=0), axis=1).mean())
+        self.spread = float(np.linalg.norm(truth - truth.mean(axis=0), axis=1).mean())
         fits = [n for n, (_, least, _) in enumerate(CLASSES) if np.median(cosines) >= least]
         as_computed = fits[0] if fits else len(CLASSES) - 1
         stated = _CLASS_OF[self.precision] if self.precision else 0
@@ -358,15 +358,15 @@ class _Run:
                 verdict, words = WRONG, f"not refused as the client's fault: {answer.reason}"
             bad, busy = self._many(files, alone, 2)
             if bad or busy:
-                verdict, words = DEAD, self._last_words((bad or busy)[0])
+                verdict, words = DEAD, self._failure_reason((bad or busy)[0])
             self._add(name, verdict, words)
             if verdict == DEAD:
                 return
         bad, _ = self._many(files, alone, 2 * IN_FLIGHT)
-        words = self._last_words(bad[0]) if bad else "embeds as before"
+        words = self._failure_reason(bad[0]) if bad else "embeds as before"
         self._add("alive afterwards", DEAD if bad else RIGHT, words)
 
-    def _last_words(self, words: str) -> str:
+    def _failure_reason(self, words: str) -> str:
         well = self.server.health()
         claim = f", while {well} says that all is well" if well else ""
         return f"a photograph fails afterwards: {words}{claim}"

@@ -22,7 +22,7 @@ MANY_SCANS = "a JPEG of 600 scans"
 N_PHOTOS = 12
 N_DEVIATING = 6  # of them: what each deviation gives is computed for so many
 _SIZES = ((400, 300), (300, 400), (480, 270), (320, 320))
-_How = Image.Resampling
+_Resampling = Image.Resampling
 
 Views = Sequence[np.ndarray]  # float32 [3, 224, 224] each, normalised
 
@@ -75,11 +75,11 @@ def _shrunk(image: Image.Image, resampling: Image.Resampling, *, smooth: bool = 
 
 def _as_open_clip(image: Image.Image) -> list[np.ndarray]:
     """Return what open_clip sees: it resizes in the picture's own mode (palettes without a filter), then makes RGB of it."""
-    return inputs([_shrunk(image, _How.BICUBIC).convert("RGB")])
+    return inputs([_shrunk(image, _Resampling.BICUBIC).convert("RGB")])
 
 
 def _squeezed(images: Iterable[Image.Image]) -> list[np.ndarray]:
-    return inputs(image.resize((SIDE, SIDE), _How.BICUBIC) for image in images)
+    return inputs(image.resize((SIDE, SIDE), _Resampling.BICUBIC) for image in images)
 
 
 @functools.cache
@@ -115,9 +115,9 @@ def _filters() -> PictureCheck:
         f"pictures were resized by {resampling.name.lower()}, not bicubic": inputs(
             _shrunk(i, resampling) for i in images
         )
-        for resampling in (_How.BILINEAR, _How.LANCZOS, _How.NEAREST)
+        for resampling in (_Resampling.BILINEAR, _Resampling.LANCZOS, _Resampling.NEAREST)
     }
-    for resampling in (_How.BICUBIC, _How.BILINEAR):
+    for resampling in (_Resampling.BICUBIC, _Resampling.BILINEAR):
         rough = inputs(_shrunk(i, resampling, smooth=False) for i in images)
         wrong[f"pictures were resized by {resampling.name.lower()} without smoothing first"] = rough
     draft = {

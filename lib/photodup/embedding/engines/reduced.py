@@ -160,15 +160,15 @@ def why_not(precision: str, verdict: str) -> str:
     return f"computes in {precision}, and {finding}: use fp32{check if precision in CHECKED else ''}"
 
 
-def what_is_left(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> str:
+def fallback_for(source: WeightsSource, engine: str, precision: str, directory: Path | None = None) -> str:
     """Return a recommendation instead of a refused `precision`, such as `bf16` or `fp32 (bf16 is refused too)`.
 
     It recommends only a precision that engine and processor have, and that was not refused.
     """
     is_possible = precision == "int8" and "bf16" in SUPPORTED[engine] and can_compute("bf16")
     verdict = verdict_in(reduced_path(source, engine, "bf16", directory), source) if is_possible else ""
-    left = {"": "fp32", "passed": "bf16", "refused": "fp32 (bf16 is refused too)"}
-    return left.get(verdict, "bf16 if it passes, else fp32")
+    fallbacks = {"": "fp32", "passed": "bf16", "refused": "fp32 (bf16 is refused too)"}
+    return fallbacks.get(verdict, "bf16 if it passes, else fp32")
 
 
 def verdict_on(model: ImageModel) -> str:

@@ -22,7 +22,7 @@ from photodup.photos.library.walking import enterable_path
 from photodup.photos.state.journal import Journal
 from photodup.photos.state.own_folder import OwnFolder
 from photodup.photos.trash.entries import sentence_of
-from photodup.photos.trash.files import copy_file, md5_at, part_of
+from photodup.photos.trash.files import copy_file, md5_at, partial_copy_of
 
 JOURNAL = "copied.jsonl"
 
@@ -95,7 +95,7 @@ def _copy_one(
     with opened(old, path) as source, opened(target, home, make=True) as place:
         if source is None or place is None:
             raise FileNotFoundError(errno.ENOENT, "it is no longer there", path)
-        remove_file(part_of(place))  # what a crash may have left
+        remove_file(partial_copy_of(place))  # what a crash may have left
         md5 = md5 or md5_at(source)
         if status_of(place):
             if md5_at(place) == md5_at(source) == md5:

@@ -162,7 +162,7 @@ def connect_encoder(catalogue: Catalogue, request: EncoderRequest) -> Iterator[t
     digests = [model.digest for model in catalogue.models() if model.n_embeddings]
     choice = choose(request, digests)
     with choice.connect() as embedder:
-        is_drafted, decoding = choose_decoding(embedder, digests)
+        is_drafted, decoding = choose_reduced_scale(embedder, digests)
         if is_drafted:
             embedder.at_reduced_scale()
         where = f" at {choice.url}" if choice.url else ""
@@ -172,7 +172,7 @@ def connect_encoder(catalogue: Catalogue, request: EncoderRequest) -> Iterator[t
         yield embedder, escaped(f"{embedder.backend}{where}: {embedder.model_name} {digest} ({reason})")
 
 
-def choose_decoding(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool, str]:
+def choose_reduced_scale(embedder: "Embedder", digests: Sequence[str]) -> tuple[bool, str]:
     """Return whether to decode at a reduced scale, and why in words (empty if there is no choice).
 
     Args:

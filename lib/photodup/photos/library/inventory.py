@@ -141,11 +141,7 @@ def unpack(text: str | None) -> Inventory:
 
 
 def read_inventory(
-    image: Image.Image,
-    data: bytes,
-    exif: Directory,
-    details: Directory,
-    gps: Directory,
+    image: Image.Image, data: bytes, exif: Directory, details: Directory, gps: Directory
 ) -> Inventory:
     """Return the inventory of a file.
 
@@ -433,8 +429,8 @@ def _colours(profile: bytes) -> str:
         return sha256(profile).hexdigest() if profile and profile[16:20] != b"GRAY" else ""
     try:
         patch = Image.fromarray(_COLOURS[None])
-        ours = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        converted = ImageCms.profileToProfile(patch, ours, ImageCms.createProfile("sRGB"), outputMode="RGB")
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        converted = ImageCms.profileToProfile(patch, source, ImageCms.createProfile("sRGB"), outputMode="RGB")
     except Exception:
         return sha256(profile).hexdigest()
     colours = converted.tobytes().hex() if converted else ""

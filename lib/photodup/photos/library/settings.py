@@ -143,12 +143,14 @@ def check_folders(root: Path, names: Sequence[str]) -> tuple[str, ...]:
     return relative
 
 
-def has_folder(root: Path, name: str, listed: dict) -> bool:
+def has_folder(root: Path, name: str, listing_cache: dict) -> bool:
     """Return whether a library has a folder of exactly this name, which is no link.
 
-    `listed` is the cache of `is_spelled_so`.
+    `listing_cache` is the cache of `is_spelled_so`.
     """
     place = root / name
     with suppress(OSError):
-        return is_spelled_so(place, root, listed) and os.path.isdir(place) and real_path(place) == place
+        return (
+            is_spelled_so(place, root, listing_cache) and os.path.isdir(place) and real_path(place) == place
+        )
     return False

@@ -312,10 +312,10 @@ def remove_marked(site: CurrentSite, plan: Text = "") -> Response:
 
 @router.post("/restore")
 def restore(
-    site: CurrentSite, listed: Texts, operation: Texts, which: Text = "", unsigned: Text = ""
+    site: CurrentSite, listed: Texts, operation: Texts, scope: Text = "", unsigned: Text = ""
 ) -> Response:
     """Bring removals back from the trash: the chosen ones, or all of the page."""
-    ids = listed if which == "page" else operation
+    ids = listed if scope == "page" else operation
     if not ids:
         raise PhotodupError("Choose what to restore first.")
     bring_back = partial(site.session.restore, ids, unsigned=unsigned == "yes")

@@ -294,8 +294,8 @@ class ReviewSession:
     @property
     def _missing_folders(self) -> list[str]:
         """A sentence about each missing protected folder: its photos may be elsewhere, unprotected."""
-        listed: dict = {}
-        gone = {name for name in self._protected if not has_folder(self.root, name, listed)}
+        listing_cache: dict = {}
+        gone = {name for name in self._protected if not has_folder(self.root, name, listing_cache)}
         return [
             f"{printable(name)} is protected and no longer there, so nothing is removed: protect its new name in the "
             "settings, or take it out there."

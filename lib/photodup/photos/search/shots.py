@@ -42,16 +42,16 @@ class Shots:
         """
         i, j = pair_rows(codes)
         apart = np.abs(self._seconds[i] - self._seconds[j])  # NaN, and so False, without a date
-        two = (apart > 0) & ~(self._utc[i] == self._utc[j])  # one moment in two time zones
+        differ = (apart > 0) & ~(self._utc[i] == self._utc[j])  # one moment in two time zones
         precision = np.minimum(self._precision[i], self._precision[j])
         fractions = np.abs(self._fraction[i] - self._fraction[j])
-        two |= (precision > 0) & (fractions > 0.99 * 10.0**-precision) & (apart == 0)
+        differ |= (precision > 0) & (fractions > 0.99 * 10.0**-precision) & (apart == 0)
         for name, (share, unit) in _ROUNDING.items():
             a, b = self._exposure[name][i], self._exposure[name][j]
-            two |= np.abs(a - b) > share * np.maximum(np.abs(a), np.abs(b)) + unit
+            differ |= np.abs(a - b) > share * np.maximum(np.abs(a), np.abs(b)) + unit
         is_counted = (self._series[i] == self._series[j]) & (self._series[i] > 0) & (self._camera[i] > 0)
-        two |= is_counted & (self._count[i] != self._count[j]) & (apart == 0) & (precision == 0)
-        return (self._camera[i] == self._camera[j]) & two
+        differ |= is_counted & (self._count[i] != self._count[j]) & (apart == 0) & (precision == 0)
+        return (self._camera[i] == self._camera[j]) & differ
 
     def are_within(self, codes: np.ndarray, seconds: float) -> np.ndarray:
         """Return for each pair whether both are dated, and at most so many seconds apart."""

@@ -30,15 +30,7 @@ from photodup.core.safe_open import (
 )
 from photodup.photos.library.walking import application_library
 from photodup.photos.state.own_folder import OWN_FOLDERS
-from photodup.photos.trash.entries import (
-    ITEMS,
-    Moved,
-    Operation,
-    Removal,
-    TrashError,
-    Written,
-    former_home,
-)
+from photodup.photos.trash.entries import ITEMS, Moved, Operation, Removal, TrashError, Written, former_home
 
 TRASH_FOLDER = ".photodup-trash"
 NO_KEEPER = "no copy to keep is there unchanged, and one must remain."
@@ -77,7 +69,7 @@ class TrashFiles:
         home = str(absolute.relative_to(self.library))
         if home.split("/")[0].casefold() in OWN_FOLDERS:
             raise TrashError(f"{printable(path)} is photodup's own: nothing there is ever moved.")
-        with self.at(home):  # no folder on the way is a link
+        with self.in_library(home):  # no folder on the way is a link
             return home
 
     def describe(self, path: Path, operation: str, md5: str | None = None) -> Moved:
@@ -92,7 +84,7 @@ class TrashFiles:
         trash = os.path.join(ITEMS, operation, home)
         return Moved(home, trash, md5 or md5_of(path), status.st_size, status.st_mtime_ns)
 
-    def at(self, home: str, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:
+    def in_library(self, home: str, *, make: bool = False) -> AbstractContextManager[PathInFolder | None]:
         """Open the folder of a path in the library; see `photodup.core.safe_open.opened`."""
         return opened(self.library, home, make=make)
 
@@ -102,26 +94,28 @@ class TrashFiles:
 
     def is_home(self, file: Moved | Written) -> bool:
         """Return whether the moved or written file is in the library, by name, size and content."""
-        with self.at(file.home) as place:
+        with self.in_library(file.home) as place:
             return _is_as_journalled(place, file)
 
     def write(self, home: str, data: bytes, mode: int | None) -> None:
         """Write a new file in the library, synced; its name must be free."""
-        with self.at(home) as place:
+        with self.in_library(home) as place:
             if place is None:
                 raise FileNotFoundError(errno.ENOENT, "its folder is no longer there", home)
-            remove_file(part_of(place))  # of an earlier crash
-            with writing(place, mode=mode, fsync=True, is_new=True, temporary=part_of(place).name) as file:
+            remove_file(partial_copy_of(place))  # of an earlier crash
+            with writing(
+                place, mode=mode, fsync=True, is_new=True, temporary=partial_copy_of(place).name
+            ) as file:
                 self._step("write")
                 file.write(data)
             os.fsync(place.folder)
 
-    def take_back(self, written: Written) -> None:
+    def delete_written(self, written: Written) -> None:
         """Delete a file that photodup wrote, if it is unchanged, and its parts from a crash."""
-        with self.at(written.home) as place:
+        with self.in_library(written.home) as place:
             if place is None:
                 return
-            remove_file(part_of(place))
+            remove_file(partial_copy_of(place))
             if status_of(_aside_of(place)) or _is_as_journalled(place, written):
                 self._step("take back")
                 _discard(place, written)
@@ -129,7 +123,7 @@ class TrashFiles:
     def put_back(self, homes: Iterable[str]) -> None:
         """Give files that a crash left under temporary names their names again."""
         for home in homes:
-            with suppress(OSError, ValueError), self.at(home) as place:
+            with suppress(OSError, ValueError), self.in_library(home) as place:
                 if place:
                     _put_back(place)
 
@@ -179,7 +173,7 @@ class TrashFiles:
             TrashError: it is another file, and may be in the trash; `to_home` brings it back.
             OSError: it cannot be moved.
         """
-        with self.at(moved.home) as home, self.in_trash(moved, make=True) as trash:
+        with self.in_library(moved.home) as home, self.in_trash(moved, make=True) as trash:
             if home is None or trash is None:
                 raise FileNotFoundError(errno.ENOENT, "it is no longer there", moved.home)
             self._step("move")
@@ -211,13 +205,13 @@ class TrashFiles:
         """
         with self.in_trash(moved) as trash:
             is_there = trash is not None and status_of(trash) is not None
-            with self.at(moved.home, make=is_there) as home:
+            with self.in_library(moved.home, make=is_there) as home:
                 if home:
-                    remove_file(part_of(home))
+                    remove_file(partial_copy_of(home))
                     _put_back(home)
                 if not (trash and home and is_there):
                     return True
-                remove_file(part_of(trash))
+                remove_file(partial_copy_of(trash))
                 if again and _is_as_journalled(home, moved) and _discard(trash, moved):
                     return True
                 self._step("move")
@@ -368,7 +362,7 @@ def copy_file(
         OSError: it was not copied; a file that had the name keeps it. If the original changed at the last moment, the
             finished copy stays.
     """
-    part = part_of(target)
+    part = partial_copy_of(target)
     on_step("copy")
     remove_file(part)  # what an earlier crash may have left
     with open(open_file(source), "rb") as original:
@@ -391,7 +385,7 @@ def _sync(*places: PathInFolder) -> None:
         os.fsync(place.folder)
 
 
-def part_of(place: PathInFolder) -> PathInFolder:
+def partial_copy_of(place: PathInFolder) -> PathInFolder:
     """Return the name of a copy until it is complete: hashed, since `.name.part` could be too long."""
     short = hashlib.md5(os.fsencode(place.name), usedforsecurity=False).hexdigest()
     return place._replace(name=f".{short}.photodup-part")
@@ -399,7 +393,7 @@ def part_of(place: PathInFolder) -> PathInFolder:
 
 def _aside_of(place: PathInFolder) -> PathInFolder:
     """Return the temporary name under which a file is checked before it is deleted."""
-    return place._replace(name=f"{part_of(place).name}-aside")
+    return place._replace(name=f"{partial_copy_of(place).name}-aside")
 
 
 def _aside_path(path: str) -> str:

@@ -298,7 +298,7 @@ class Trash:
     def _bring_home(self, operation: Operation, outcome: str, *, again: bool = True) -> None:
         """Move back all files still in the trash; a file that a crash left in both places stays in one."""
         if operation.written:
-            self._files.take_back(operation.written)
+            self._files.delete_written(operation.written)
         for number, moved in enumerate(operation.files):
             for home in free_names(moved.home):
                 if home != moved.home:  # another file has the name

@@ -52,7 +52,7 @@ class ServerProcess:
             )
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the process is alive."""
         return self._process.poll() is None
 
@@ -84,7 +84,7 @@ class ServerProcess:
             progress(f"Starting {self.name} (log: {self.log_path})")
         while True:
             waited = time.monotonic() - started
-            has_ended = not self.running
+            has_ended = not self.is_running
             if has_ended or waited > timeout_s:
                 self.stop()
                 log = self.log_text()
@@ -136,19 +136,19 @@ class Command:
     """A user's command that starts a server on a free port, which replaces `{port}` in it and is in the variable PORT.
 
     Args:
-        words: the command line.
+        command_line: as it is typed.
         start_s: longest wait until the server is ready.
     """
 
-    words: str
+    command_line: str
     start_s: float
     port: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.port = claim_ports("127.0.0.1", {self.words: 0})[self.words]
+        self.port = claim_ports("127.0.0.1", {self.command_line: 0})[self.command_line]
 
     @contextlib.contextmanager
-    def running(self, ready: Callable[[], Ready]) -> Iterator[Ready]:
+    def started(self, ready: Callable[[], Ready]) -> Iterator[Ready]:
         """Run it during a block; yield the value of `ready` once that raises no `PhotodupError`.
 
         Raises:
@@ -164,9 +164,9 @@ class Command:
                 reason = str(error)
             return bool(results)
 
-        command = shlex.split(self.words.replace("{port}", str(self.port)))
+        command = shlex.split(self.command_line.replace("{port}", str(self.port)))
         log = build_dir() / "logs" / f"command-{self.port}.log"
-        with ServerProcess(repr(self.words), command, log, inherited(PORT=str(self.port))) as process:
+        with ServerProcess(repr(self.command_line), command, log, inherited(PORT=str(self.port))) as process:
             process.wait_ready(is_ready, self.start_s, explain=lambda log: reason)
             yield results[0]
 

@@ -60,9 +60,9 @@ class QueuePlace:
 
     def __init__(self, admission: "Admission", images: int) -> None:
         self._admission, self._images, self._stage, self._counted = admission, images, "", 0
-        self.go_on_to("decoding")
+        self.move_to("decoding")
 
-    def go_on_to(self, stage: str, images: int | None = None) -> None:
+    def move_to(self, stage: str, images: int | None = None) -> None:
         """Move `images`, by default all, to "decoding", "costly" or "computing"; "" leaves the queue."""
         ahead = self._admission._ahead
         if self._stage:
@@ -131,5 +131,5 @@ class Admission:
         try:
             yield place
         finally:
-            place.go_on_to("")
+            place.move_to("")
             self._requests -= 1

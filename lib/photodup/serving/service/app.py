@@ -98,7 +98,7 @@ _NO_KEY = "This service asks for an API key: send it as X-API-Key, or as Authori
 def refusal(service: Service, path: str, error: RequestError) -> JSONResponse:
     """Count a refused request and return its answer."""
     if path in _WORK_PATHS:
-        service.counters.request(error.status)
+        service.counters.count_request(error.status)
     headers = {
         401: {"WWW-Authenticate": "Bearer"},
         408: {"Connection": "close"},  # do not wait for the rest of a slow body

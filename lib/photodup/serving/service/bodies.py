@@ -68,7 +68,7 @@ class BodyBudget:
         """Yield a function that reserves bytes for one request or raises RequestError 503; the block's end frees them."""
         reserved = 0
 
-        def take(n_bytes: int) -> None:
+        def reserve(n_bytes: int) -> None:
             nonlocal reserved
             if self.used + n_bytes > self.limit:
                 raise RequestError(503, "The service holds as many bytes as it may: retry in a second.")
@@ -76,7 +76,7 @@ class BodyBudget:
             self.used += n_bytes
 
         try:
-            yield take
+            yield reserve
         finally:
             self.used -= reserved
 
@@ -87,7 +87,7 @@ class _InMemoryParser(MultiPartParser):
 
 
 async def stream(
-    request: Request, take: ReserveBytes, settings: ServiceSettings
+    request: Request, reserve: ReserveBytes, settings: ServiceSettings
 ) -> AsyncGenerator[bytes, None]:
     """Yield the body as it arrives, within bounds of size and time.
 
@@ -128,7 +128,7 @@ async def stream(
         received += len(chunk)
         if received > max_bytes:
             raise too_large
-        take(len(chunk))
+        reserve(len(chunk))
         yield chunk
         window_bytes += len(chunk)
         if window_bytes >= min_rate * window_s:

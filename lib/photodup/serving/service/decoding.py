@@ -118,11 +118,11 @@ class Decoder:
             remedy="raise DECODE_SECONDS",
         )
 
-    def usual(self, work: RequestWork) -> Future:
+    def decode_usual(self, work: RequestWork) -> Future:
         """Decode the ordinary JPEGs; `work.costly` then lists the other images."""
         return work.follow(self._threads.submit(self._usual, work))
 
-    def costly(self, work: RequestWork) -> Future:
+    def decode_costly(self, work: RequestWork) -> Future:
         """Decode the other images, each in a process with a deadline."""
         return work.follow(self._callers.submit(self._costly, work))
 

@@ -29,9 +29,9 @@ from photodup.serving.service import bodies
 from photodup.serving.service.admission import Admission, QueuePlace
 from photodup.serving.service.batching import Batcher, Computed
 from photodup.serving.service.bodies import RequestError
+from photodup.serving.service.counters import ServiceCounters
 from photodup.serving.service.decoding import Decoder, RequestWork
 from photodup.serving.service.settings import ServiceSettings
-from photodup.serving.service.stages import ServiceCounters
 from photodup.serving.service.triton_model import TritonModel
 
 log = logging.getLogger("photodup.service")
@@ -71,7 +71,7 @@ class Service:
         if not may_decide(model.precision, verdict := verdict_on(model)):
             log.warning("%s %s.", model.name, why_not(model.precision, verdict))
         self.model = model
-        self.batcher = Batcher(model.embed_pixels, s, self.admission, self.counters.execution)
+        self.batcher = Batcher(model.embed_pixels, s, self.admission, self.counters.count_execution)
 
     def close(self) -> None:
         self.decoder.close()
@@ -92,7 +92,7 @@ class Service:
                 work = RequestWork(images, self.settings)
                 del images
                 with self.admission.enter(len(work.images)) as place:
-                    computed, decoded = await self._while_wanted(request, work, place, batcher)
+                    computed, decoded = await self._compute_while_connected(request, work, place, batcher)
             self._require_sound(computed.embeddings, model.precision)
             before = time.perf_counter()
             body = encode_answer(computed.embeddings, encoding)
@@ -103,8 +103,8 @@ class Service:
                 ("compute", computed.compute_s),
                 ("respond", time.perf_counter() - before),
             ):
-                self.counters.stage(name, seconds)
-            self.counters.request(200)
+                self.counters.observe_stage(name, seconds)
+            self.counters.count_request(200)
             return Response(body, media_type="application/json", headers={"X-Model-Digest": self.digest})
         except ServerError as error:  # of ENGINE=triton
             log.error("%s", error)
@@ -124,7 +124,7 @@ class Service:
                 problems,
             )
 
-    async def _while_wanted(
+    async def _compute_while_connected(
         self, request: Request, work: RequestWork, place: QueuePlace, batcher: Batcher
     ) -> tuple[Computed, float]:
         """Decode and compute until the client leaves; return the answer and the time when decoding ended."""
@@ -139,13 +139,13 @@ class Service:
 
         watching = asyncio.create_task(watch())
         try:
-            await asyncio.wrap_future(self.decoder.usual(work))
+            await asyncio.wrap_future(self.decoder.decode_usual(work))
             if work.costly:
                 self.admission.check_costly()
-                place.go_on_to("costly", len(work.costly))
-                await asyncio.wrap_future(self.decoder.costly(work))
+                place.move_to("costly", len(work.costly))
+                await asyncio.wrap_future(self.decoder.decode_costly(work))
             pixels = work.pixels()
-            place.go_on_to("computing")
+            place.move_to("computing")
             decoded = time.perf_counter()
             return await asyncio.wrap_future(work.follow(batcher.submit(pixels, work.deadline))), decoded
         except (asyncio.CancelledError, Cancelled):
@@ -159,13 +159,13 @@ class Service:
             work.cancel()
 
     async def read_files(self, request: Request, take: bodies.ReserveBytes) -> list[bytes]:
-        _require(request, "multipart/form-data")
+        _require_content_type(request, "multipart/form-data")
         chunks = bodies.stream(request, take, self.settings)
         return await bodies.read_multipart(request.headers, chunks, self.settings.max_images)
 
     async def read_json(self, request: Request, take: bodies.ReserveBytes) -> list[bytes]:
         """Read a JSON body; parse a large one in a thread."""
-        _require(request, "application/json")
+        _require_content_type(request, "application/json")
         body, max_images = bytearray(), self.settings.max_images
         async for chunk in bodies.stream(request, take, self.settings):
             body += chunk
@@ -193,7 +193,7 @@ def _seconds_of_one(model: ImageModel) -> float:
     return time.perf_counter() - started
 
 
-def _require(request: Request, content_type: str) -> None:
+def _require_content_type(request: Request, content_type: str) -> None:
     actual = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if actual != content_type:
         alternative = "/embed/base64" if content_type.startswith("multipart") else "/embed"

@@ -12,7 +12,7 @@ from photodup.serving.process.server_process import ServerProcess, is_answering
 PATIENT = {"MAX_WAIT_S": "60"}
 
 
-def patient(settings: Mapping[str, str] | None = None) -> dict[str, str]:
+def patient_environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a service whose queues are measured; this process's variables override PATIENT."""
     return {"PYTHONUNBUFFERED": "1"} | PATIENT | inherited() | dict(settings or {})
 
@@ -48,7 +48,7 @@ class ServiceProcess(ServerProcess):
     ) -> None:
         self.port = claim_ports(host, {"FastAPI": port})["FastAPI"]
         self.url = f"http://{reachable_host(host)}:{self.port}"
-        environment = patient({"HOST": host, "PORT": str(self.port), **(settings or {})})
+        environment = patient_environment({"HOST": host, "PORT": str(self.port), **(settings or {})})
         log = build_dir() / "logs" / f"fastapi-{self.port}.log"
         super().__init__("FastAPI", command(), log, environment)
 

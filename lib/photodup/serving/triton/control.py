@@ -39,7 +39,7 @@ def load_triton_model(grpc_url: str, model: str, config: ModelConfig | None = No
     from google.protobuf import json_format
 
     text = None if config is None else json_format.MessageToJson(config, preserving_proto_field_name=True)
-    with _asking(grpc_url, model) as client:
+    with _control_client(grpc_url, model) as client:
         # Half an hour, since TensorRT may build an engine.
         client.load_model(model, headers=grpc_metadata(grpc_url), config=text, client_timeout=1800.0)
 
@@ -50,7 +50,7 @@ def unload_triton_model(grpc_url: str, model: str) -> None:
     Raises:
         PhotodupError: as `load_triton_model`.
     """
-    with _asking(grpc_url, model) as client:
+    with _control_client(grpc_url, model) as client:
         client.unload_model(model, headers=grpc_metadata(grpc_url), client_timeout=60.0)
 
 
@@ -61,7 +61,7 @@ def nothing_loaded(grpc_url: str) -> Iterator[None]:
     Raises:
         PhotodupError: as `load_triton_model`.
     """
-    with _asking(grpc_url, "every model") as client:
+    with _control_client(grpc_url, "every model") as client:
         index = client.get_model_repository_index(headers=grpc_metadata(grpc_url), client_timeout=60.0)
     ready = [model.name for model in index.models if model.state == "READY"]
     try:
@@ -93,7 +93,7 @@ def temporary_config(
         raise PhotodupError(
             f"The configuration of {model} is changed over gRPC: list a gRPC address of Triton in the endpoints file."
         )
-    with _asking(grpc_url, model) as client:
+    with _control_client(grpc_url, model) as client:
         before = client.get_model_config(model, client_timeout=60.0).config
     config = copy.deepcopy(before)
     change(config)
@@ -116,7 +116,7 @@ def _as_served(config: ModelConfig) -> ModelConfig:
 
 
 @contextlib.contextmanager
-def _asking(grpc_url: str, model: str) -> Iterator[InferenceServerClient]:
+def _control_client(grpc_url: str, model: str) -> Iterator[InferenceServerClient]:
     """Yield a client of the server; turn its refusals into one sentence."""
     from tritonclient.grpc import InferenceServerClient
     from tritonclient.utils import InferenceServerException

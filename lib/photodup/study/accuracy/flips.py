@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from photodup.embedding.engines.reduced import WeightsSource, what_is_left
+from photodup.embedding.engines.reduced import WeightsSource, fallback_for
 from photodup.embedding.fidelity import compare_embeddings
 from photodup.photos.groups.tiers import OTHER_MODEL, THRESHOLDS, ModelThresholds
 from photodup.photos.library.hashing import hamming
@@ -126,12 +126,12 @@ def count_flips(
         return np.concatenate([model.embed_pixels(pixels[i : i + 8]) for i in range(0, len(pixels), 8)])
 
     thresholds = THRESHOLDS.get(source.model_name, OTHER_MODEL)
-    left = "JPEGs decoded whole" if is_drafted else what_is_left(source, engine, precision, directory)
+    offer = "JPEGs decoded whole" if is_drafted else fallback_for(source, engine, precision, directory)
     label = f"{source.model_name} at {precision} in {engine}"
     label += ", JPEGs decoded at a reduced scale" if is_drafted else ""
     reference, reduced = embedded("fp32", whole), embedded(precision, changed)
     return verdict_of_flips(
-        pictures, reference, reduced, thresholds, label=label, left=left, is_random=source.is_random
+        pictures, reference, reduced, thresholds, label=label, offer=offer, is_random=source.is_random
     )
 
 
@@ -142,7 +142,7 @@ def verdict_of_flips(
     thresholds: ModelThresholds,
     *,
     label: str,
-    left: str,
+    offer: str,
     is_random: bool = False,
 ) -> AccuracyCheck:
     """Count the decisions that flip, and compare them with the budget.
@@ -153,14 +153,14 @@ def verdict_of_flips(
         changed: the same pictures at the other precision.
         thresholds: cosines in use.
         label: weights, precision and engine, for the sentence.
-        left: the precision to offer instead.
+        offer: the precision to offer instead.
         is_random: the weights are random, so the verdict is `undecided`.
     """
     figures = compare_embeddings(reference, changed, thresholds.similar)
     rows = np.triu_indices(len(reference), 1)
     before, after = (np.nan_to_num(e @ e.T, nan=-1.0)[rows] for e in (reference, changed))
     kinds = {name: _decisions(before, after, getattr(thresholds, name)) for name in _KINDS}
-    kinds["all similar"] = _together([kinds["similar"], kinds["burst"]])
+    kinds["all similar"] = _sum([kinds["similar"], kinds["burst"]])
     proven = _copies(pictures, rows, before, after, thresholds.candidate)
     near = kinds["all similar"].near
     verdict, reason = "passed", "it flips no more decisions than the budget allows"
@@ -169,17 +169,17 @@ def verdict_of_flips(
         reason = "its weights are random, so changed decisions tell nothing: serve it in the laboratory only"
     elif figures["n_not_finite"]:
         verdict = "refused"
-        reason = f"{figures['n_not_finite']} embeddings are not finite: use {left}"
+        reason = f"{figures['n_not_finite']} embeddings are not finite: use {offer}"
     elif proven.flipped > MAX_COPY_FLIPS:
         verdict = "refused"
-        reason = f"{proven.flipped} copy decisions flip, and the budget allows {MAX_COPY_FLIPS}: use {left}"
+        reason = f"{proven.flipped} copy decisions flip, and the budget allows {MAX_COPY_FLIPS}: use {offer}"
     elif (bound := kinds["all similar"].upper_bound) > MAX_SIMILAR_FLIP_SHARE and near >= LEAST_PAIRS:
         verdict = "refused"
         budget = f"the budget allows {MAX_SIMILAR_FLIP_SHARE:.1%}"
-        reason = f"up to {bound:.1%} of the similar decisions flip, and {budget}: use {left}"
+        reason = f"up to {bound:.1%} of the similar decisions flip, and {budget}: use {offer}"
     elif near < LEAST_PAIRS:
         verdict = "undecided"
-        reason = f"only {near} pairs lie near a threshold, {LEAST_PAIRS} are needed: give more photographs, or use {left}"
+        reason = f"only {near} pairs lie near a threshold, {LEAST_PAIRS} are needed: give more photographs, or use {offer}"
     sentence, decisions = f"{label}: {verdict}, since {reason}.", {"copies": proven, **kinds}
     sizes = pictures.n_photographs, len(pictures.held_out)
     return AccuracyCheck(verdict, sentence, decisions, figures, *sizes, pictures.source)
@@ -200,7 +200,7 @@ def _decisions(before: np.ndarray, after: np.ndarray, threshold: float) -> Decis
     return Decisions(threshold, pairs, int(near.sum()), flips, upper_bound(flips, pairs))
 
 
-def _together(parts: list[Decisions]) -> Decisions:
+def _sum(parts: list[Decisions]) -> Decisions:
     pairs, near, flips = (sum(getattr(p, name) for p in parts) for name in ("pairs", "near", "flipped"))
     lowest = min(part.threshold for part in parts)
     return Decisions(lowest, pairs, near, flips, upper_bound(flips, pairs))

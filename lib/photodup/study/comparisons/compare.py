@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.stats.figures import FEWEST_VISITS
-from photodup.study.comparisons.measure import Sizes, measure_comparisons, missing_visits, obstacle, offered
-from photodup.study.comparisons.outcomes import Compared, read_comparisons, write_outcomes
+from photodup.study.comparisons.measure import Amount, measure_comparisons, missing_visits, obstacle, offered
+from photodup.study.comparisons.outcomes import Comparisons, read_comparisons, write_outcomes
 from photodup.study.notebook.run import Run, ready_to_measure
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def compare(
     visits: int = 4,
     visit_s: float = 10.0,
     declared: Declarations | None = None,
-) -> Compared:
+) -> Comparisons:
     """Measure the visits of a notebook's comparisons that the run lacks, and return the outcomes of all.
 
     It first prints how many minutes that takes, and what they cost where the endpoints have a price. Each visit is recorded
@@ -51,10 +51,10 @@ def compare(
         pairs = [pair for pair in pairs if pair.is_primary]
     offered_pairs = [pair for pair in pairs if not obstacle(run, offered(run, pair))]
     pairs += declared.nulls_of(offered_pairs, quick=is_quick)
-    sizes = Sizes(visits, plan_of(visit_s))
+    amount = Amount(visits, plan_of(visit_s))
     asks_servers = not all(pair.a.server for pair in pairs)
-    if missing_visits(run, pairs, sizes) and (ready := ready_to_measure(run, asks_servers=asks_servers)):
-        _measure(ready, pairs, sizes)  # without servers that do not answer
+    if missing_visits(run, pairs, amount) and (ready := ready_to_measure(run, asks_servers=asks_servers)):
+        _measure(ready, pairs, amount)  # without servers that do not answer
     return read_comparisons(run, notebook, declared=declared)
 
 
@@ -72,10 +72,10 @@ def plan_of(visit_s: float) -> VisitPlan:
     )
 
 
-def _measure(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> None:
-    if not (visits := missing_visits(run, pairs, sizes)):
+def _measure(run: Run, pairs: Sequence[Pair], amount: Amount) -> None:
+    if not (visits := missing_visits(run, pairs, amount)):
         return
-    minutes = sum(sizes.visit_s(pair) for _, pair in visits) / 60
+    minutes = sum(amount.visit_s(pair) for _, pair in visits) / 60
     price = run.endpoints.price_per_hour_usd
     cost = f" and {minutes / 60 * price:.2f} USD" if price else ""
     print(
@@ -83,5 +83,5 @@ def _measure(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> None:
         flush=True,
     )
     with run.store:
-        measure_comparisons(run, pairs, sizes)
+        measure_comparisons(run, pairs, amount)
         write_outcomes(run)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.pairs.declared import Side
-from photodup.bench.stats.facts import Load
-from photodup.study.notebook.points import CAPACITY, CAPACITY_PLAN, Spec, measure_figures
+from photodup.bench.stats.metrics import Load
+from photodup.study.notebook.points import CAPACITY, CAPACITY_PLAN, FigureSpec, measure_figures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ def measure_curve(
 
     columns = {side: {"side": side.name, "name": side.label} for side in sides}
     specs = [
-        Spec(s.backend.name, CAPACITY, options=dict(s.options), columns=columns[s], is_checked=False)
+        FigureSpec(s.backend.name, CAPACITY, options=dict(s.options), columns=columns[s], is_checked=False)
         for s in sides
     ]
     capacities = measure_figures(run, specs, CAPACITY_PLAN, visits=1)

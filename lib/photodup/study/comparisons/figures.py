@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from photodup.bench.stats.facts import SMALLEST_EFFECT
-from photodup.study.comparisons.outcomes import Compared
+from photodup.bench.stats.metrics import SMALLEST_EFFECT
+from photodup.study.comparisons.outcomes import Comparisons
 from photodup.study.notebook import charts
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MARKERS = {"fastapi": "o", "triton": "s", "local": "D"}
 
 
-def draw_sides(compared: Compared) -> Figure | None:
+def draw_sides(compared: Comparisons) -> Figure | None:
     """Draw a row for each side: median latency with one request in flight, throughput with eight, and 95% intervals.
 
     Colour is the engine, shape the server. Return None if nothing was measured.
@@ -27,7 +27,7 @@ def draw_sides(compared: Compared) -> Figure | None:
         ("one", "latency_ms_p50", "Latency, one in flight", "median (ms)"),
         ("eight", "throughput_images_per_s", "Throughput, eight in flight", "images/s"),
     )
-    sides = compared.sides
+    sides = compared.side_figures
     measured = [
         sides[(sides.load == load) & (sides[metric].astype(float) > 0)].sort_values(metric).set_index("side")
         for load, metric, *_ in panels
@@ -51,7 +51,7 @@ def draw_sides(compared: Compared) -> Figure | None:
     return figure
 
 
-def draw_visit(ax: Axes, compared: Compared, name: str) -> None:
+def draw_visit(ax: Axes, compared: Comparisons, name: str) -> None:
     """Draw the last visit of a comparison: each counted answer at its time (x, seconds) and its latency (y, ms).
 
     Of visits without times, x is the number of the answer.
@@ -69,7 +69,7 @@ def draw_visit(ax: Axes, compared: Compared, name: str) -> None:
     ax.legend(fontsize=8)
 
 
-def draw_effects(ax: Axes, compared: Compared, names: Sequence[str]) -> None:
+def draw_effects(ax: Axes, compared: Comparisons, names: Sequence[str]) -> None:
     """Draw comparisons as intervals of the relative effect, in percent: filled where a difference was found.
 
     A comparison that was not measured has a row without a point. The grey band covers differences too small to matter

@@ -35,7 +35,7 @@ from photodup.study.notebook.weights import payload_photos
 from photodup.study.peers.servers import ServerPair, absence
 
 if TYPE_CHECKING:
-    from photodup.bench.stats.facts import Load
+    from photodup.bench.stats.metrics import Load
     from photodup.study.notebook.run import Run
 
 KIND = "visit"
@@ -45,7 +45,7 @@ IMAGE_S, READY_S = 0.02, 15.0
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Amount:
     """The amount measured of a primary comparison.
 
     Attributes:
@@ -59,17 +59,17 @@ class Sizes:
     def visit_s(self, pair: Pair) -> float:
         """Return about how long a visit of a comparison takes, seconds; a block waits for its answers, however slow."""
         plan = self.plan
-        block_s = max(1.1 * plan.block_s, sum(plan.answers(pair.load)) * pair.load.batch * IMAGE_S)
+        block_s = max(1.1 * plan.block_s, sum(plan.answer_counts(pair.load)) * pair.load.batch * IMAGE_S)
         n_started = sum(bool(side.settings or side.server) for side in (pair.a, pair.b))
         once_s = plan.warmup_s + max(plan.alone_s, block_s)
         return 4 * plan.palindromes * block_s + 2 * once_s + n_started * READY_S
 
 
-def sizes_of(options: Mapping[str, Any], visits: int | None = None) -> Sizes:
-    """Return the sizes that a file names: `visits`, `starts` and the attributes of `VisitPlan`."""
+def amount_of(options: Mapping[str, Any], visits: int | None = None) -> Amount:
+    """Return the amount that a file names: `visits`, `starts` and the attributes of `VisitPlan`."""
     counts = {name: options[name] for name in ("visits", "starts") if name in options}
     plan = VisitPlan(**{name: size for name, size in options.items() if name not in counts})
-    return Sizes(plan=plan, **counts | ({"visits": visits} if visits else {}))
+    return Amount(plan=plan, **counts | ({"visits": visits} if visits else {}))
 
 
 @dataclass(frozen=True)
@@ -146,13 +146,13 @@ def obstacle(run: Run, pair: Pair) -> str:
     return ""
 
 
-def missing_visits(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> list[tuple[int, Pair]]:
+def missing_visits(run: Run, pairs: Sequence[Pair], amount: Amount) -> list[tuple[int, Pair]]:
     """Return (number, pair) of each visit that the run lacks and its servers can measure.
 
     Each round of visits has a random order; the loads of two servers that are started for a visit follow each other.
     """
     visits = []
-    for number in range(1, sizes.visits + 1):
+    for number in range(1, amount.visits + 1):
         drawn = random.Random(seed_of(run, number)).sample(pairs, len(pairs))
         first = {(pair.a, pair.b): place for place, pair in reversed([*enumerate(drawn)])}
         places = {p: first[p.a, p.b] if p.a.server else place for place, p in enumerate(drawn)}
@@ -168,32 +168,28 @@ def missing_visits(run: Run, pairs: Sequence[Pair], sizes: Sizes) -> list[tuple[
 
 
 def measure_comparisons(
-    run: Run,
-    pairs: Sequence[Pair],
-    sizes: Sizes,
-    *,
-    restarted: Callable[[int], Run] | None = None,
+    run: Run, pairs: Sequence[Pair], amount: Amount, *, restarted: Callable[[int], Run] | None = None
 ) -> None:
     """Measure and record every visit of the comparisons that the run has no record of.
 
     Args:
         pairs: comparisons and nulls, in any order; they are visited in a random one, anew in each round of visits.
-        sizes: how much of each.
+        amount: how much of each.
         restarted: ends the run's servers and returns the run with new ones; its argument is the number of the start. It is
-            called between two rounds of visits, as often as the sizes say, so that what differs from process to process is
+            called between two rounds of visits, as often as the amount says, so that what differs from process to process is
             in the data; without it one start serves all visits.
     """
-    visits = missing_visits(run, pairs, sizes)
+    visits = missing_visits(run, pairs, amount)
     last_start = 0
     with ExitStack() as servers:
         sides = ReadySides(run, servers)
         for number, pair in bar(visits, total=len(visits), desc="visits", unit="visit"):
-            start = (number - 1) * (sizes.starts or sizes.visits) // sizes.visits + 1
+            start = (number - 1) * (amount.starts or amount.visits) // amount.visits + 1
             if last_start and restarted and start != last_start:
                 servers.close()
                 sides = ReadySides(restarted(start), servers)
             last_start = start
-            measure = partial(sides.measure, pair, number, sizes)
+            measure = partial(sides.measure, pair, number, amount)
             config = visit_config(pair, number)
             run.measure_or_load(visit_key(pair), measure, config=config, kind=KIND, may_fail=True)
 
@@ -214,14 +210,14 @@ class ReadySides:
     def __post_init__(self) -> None:
         self.servers.callback(self.server_pair.close)
 
-    def measure(self, pair: Pair, visit: int, sizes: Sizes) -> Columns:
+    def measure(self, pair: Pair, visit: int, amount: Amount) -> Columns:
         """Measure one visit of a pair; return the record's columns.
 
         The second of two visits mirrors the first, so that no side is favoured by its place: what started and had its turn
         first comes last. Of a null, the two processes change places and nothing is turned back: it asks how much a place
         favours, and by how much the processes differ widens its interval.
         """
-        is_mirrored, plan, serve = visit % 2 == 0, sizes.plan, None
+        is_mirrored, plan, serve = visit % 2 == 0, amount.plan, None
         seed = seed_of(self.run, (visit + 1) // 2)
         first, second = (pair.b, pair.a) if is_mirrored else (pair.a, pair.b)
 
@@ -246,7 +242,7 @@ class ReadySides:
             is_grpc = any(side.backend.protocol == "grpc" for side in far)
             measure = partial(visit_sides, far, pair.load, plan, seed)
             columns = record(link.measure_far(measure, in_own_process=is_grpc))
-            return columns | {"link_late": link.invalid_because()}
+            return columns | {"link_late": link.invalid_reason()}
 
     def ready(self, side: Side, is_second: bool) -> SideAddress:
         """Make a side ready and compare its embeddings with the reference, once."""

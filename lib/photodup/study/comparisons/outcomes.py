@@ -12,8 +12,8 @@ from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, Side, declarations
 from photodup.bench.record.json_files import reading
 from photodup.bench.stats.comparison import Outcome, compare_all
-from photodup.bench.stats.facts import METRICS
-from photodup.bench.stats.sentence import brief, row, sentence
+from photodup.bench.stats.metrics import METRICS
+from photodup.bench.stats.sentence import brief, cells_of, sentence
 from photodup.core.files import write_atomically
 from photodup.embedding.backends import COLUMNS
 from photodup.study.comparisons.measure import obstacle, offered, visit_config, visit_key
@@ -28,21 +28,21 @@ NOT_PLANNED = "this run does not include it."
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparisons:
     """The comparisons of one notebook, or of all.
 
     Attributes:
         pairs: what was declared, in order.
         outcomes: by the comparison's name; one for each that was declared, and for each of its further percentiles.
         nulls: outcomes of two equal processes, for all loads of the run that it planned.
-        sides: one row for each side under each load: its figures over all visits with their 95% intervals.
+        side_figures: one row for each side under each load: its figures over all visits with their 95% intervals.
         visits: of each comparison that has some, by its name.
     """
 
     pairs: tuple[Pair, ...]
     outcomes: Mapping[str, Outcome]
     nulls: tuple[Outcome, ...]
-    sides: pd.DataFrame
+    side_figures: pd.DataFrame
     visits: Mapping[str, list[Visit]]
 
     def __getitem__(self, name: str) -> Outcome:
@@ -77,21 +77,21 @@ class Compared:
         pairs = [pair for pair in self.pairs if self.outcomes[pair.name].is_measured]
         return [pair.name for pair in sorted(pairs, key=lambda pair: not pair.is_primary)]
 
-    def table(self, *names: str) -> pd.DataFrame:
+    def outcome_table(self, *names: str) -> pd.DataFrame:
         """Return comparisons as a table, by default all of them."""
         import pandas as pd
 
         rows = []
         for outcome in [self.outcomes[name] for name in names or self.outcomes if name in self.outcomes]:
             kind = "" if outcome.comparison.is_primary else " (exploratory)"
-            cells = row(outcome)
+            cells = cells_of(outcome)
             figure = cells.pop("figure")
             values = cells["values"] and f"{figure} {cells['values']}"
             rows.append({"comparison": outcome.comparison.name + kind, **cells, "values": values})
         return pd.DataFrame(rows).set_index("comparison") if rows else pd.DataFrame()
 
 
-def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = None) -> Compared:
+def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = None) -> Comparisons:
     """Return the outcomes of comparisons from the records of a run.
 
     Args:
@@ -106,7 +106,7 @@ def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = 
     pairs = tuple(pair for pair, _ in visits if pair.notebook in chosen)
     # A side's figure under a load is one figure: every comparison that has the side adds its visits.
     used = {(side.name, pair.load_name) for pair in pairs for side in (pair.a, pair.b)}
-    return Compared(
+    return Comparisons(
         pairs,
         {name: o for name, o in outcomes.items() if o.comparison.family in chosen},
         tuple(null for null in nulls if null.is_measured),

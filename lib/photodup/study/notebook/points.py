@@ -19,8 +19,8 @@ from photodup.bench.load import counters
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.window import measure
 from photodup.bench.load.workers import Observer
-from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import figures_of_windows
+from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 from photodup.core.settings import key_headers
 from photodup.embedding.backends import Backend, parse_backend, served_models
@@ -41,7 +41,7 @@ CAPACITY, CAPACITY_PLAN = Load("closed_loop", concurrency=8, span="prepared"), W
 
 
 @dataclass(frozen=True)
-class Spec:
+class FigureSpec:
     """One load on one server: what a figure is measured of.
 
     Attributes:
@@ -89,7 +89,7 @@ class Spec:
 
 
 def measure_figures(
-    run: Run, specs: Sequence[Spec], plan: WindowPlan | None = None, *, visits: int = 3
+    run: Run, specs: Sequence[FigureSpec], plan: WindowPlan | None = None, *, visits: int = 3
 ) -> pd.DataFrame:
     """Return one row a spec: its figures over the visits, measured now unless the run has them.
 
@@ -110,7 +110,7 @@ def measure_figures(
     return as_table(_row(run, spec, plan, visits) for spec in specs)
 
 
-def _may_measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int) -> bool:
+def _may_measure(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> bool:
     """Return whether windows are missing that can be measured here now; where they cannot, a sentence was printed."""
     missing = [
         spec
@@ -123,7 +123,7 @@ def _may_measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int)
     return bool(missing) and ready_to_measure(run, asks_servers=asks_servers) is not None
 
 
-def _measure(run: Run, specs: Sequence[Spec], plan: WindowPlan, visits: int) -> None:
+def _measure(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> None:
     from tqdm import tqdm
 
     order, checked = random.Random(0), set[str]()
@@ -158,16 +158,16 @@ def reference_embeddings(run: Run) -> np.ndarray:
     return run.store.raw("reference-embeddings", config={})["vectors"].reshape(N_PHOTOS, -1)
 
 
-def _in_random_order(specs: Sequence[Spec], order: random.Random) -> Iterator[list[Spec]]:
+def _in_random_order(specs: Sequence[FigureSpec], order: random.Random) -> Iterator[list[FigureSpec]]:
     """Yield the specs in groups: those of one configured server together, each other one alone."""
-    groups: dict[Any, list[Spec]] = {}
+    groups: dict[Any, list[FigureSpec]] = {}
     for place, spec in enumerate(order.sample(list(specs), len(specs))):
         groups.setdefault(spec.label if spec.setting else place, []).append(spec)
     yield from groups.values()
 
 
 @contextlib.contextmanager
-def _configured(spec: Spec) -> Iterator[Callable[[], None]]:
+def _configured(spec: FigureSpec) -> Iterator[Callable[[], None]]:
     """Yield a function that enters a spec's setting when first called.
 
     It raises again what the first call raised: a server that refuses a setting is asked once.
@@ -190,12 +190,7 @@ def _configured(spec: Spec) -> Iterator[Callable[[], None]]:
 
 
 def _measured(
-    run: Run,
-    spec: Spec,
-    plan: WindowPlan,
-    visit: int,
-    enter: Callable[[], None],
-    is_checked: bool,
+    run: Run, spec: FigureSpec, plan: WindowPlan, visit: int, enter: Callable[[], None], is_checked: bool
 ) -> Columns:
     """Measure one window; return the record's columns."""
     enter()
@@ -222,7 +217,9 @@ def check_answers(run: Run, backend: Backend, client: Adapter) -> None:
     adapters.check_embeddings(client, photos, reference_embeddings(run), least, name=str(backend))
 
 
-def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, network: NetworkPath) -> Columns:
+def _window(
+    spec: FigureSpec, plan: WindowPlan, url: str, metrics_url: str | None, network: NetworkPath
+) -> Columns:
     backend = parse_backend(spec.backend)
     models = served_models(backend) if backend.server == "triton" else ()
     return measure(
@@ -230,13 +227,15 @@ def _window(spec: Spec, plan: WindowPlan, url: str, metrics_url: str | None, net
         payload_photos(N_PHOTOS),
         spec.load,
         plan,
-        probe=counters.probe(metrics_url, models, {} if models else key_headers()) if metrics_url else None,
+        meter=counters.meter(metrics_url, models, {} if models else key_headers()) if metrics_url else None,
         network=network,
         observer=Observer() if spec.tolerates_errors else None,
     )
 
 
-def _through_link(spec: Spec, window: Callable[..., Columns], url: str, metrics_url: str | None) -> Columns:
+def _through_link(
+    spec: FigureSpec, window: Callable[..., Columns], url: str, metrics_url: str | None
+) -> Columns:
     """Measure one window from the far end of an emulated link; a link that was late fails it."""
     if not url:
         raise PhotodupError(f"{spec.backend} runs in this process: no link leads to it.")
@@ -245,12 +244,12 @@ def _through_link(spec: Spec, window: Callable[..., Columns], url: str, metrics_
         far = partial(window, link.url(url), metrics_url, emulated_path(spec.link))
         is_grpc = parse_backend(spec.backend).protocol == "grpc"
         measured = link.measure_far(far, in_own_process=is_grpc)
-        if late := link.invalid_because():
+        if late := link.invalid_reason():
             measured |= {"status": "failed", "error": late}
     return measured
 
 
-def _facts(run: Run, spec: Spec) -> Columns:
+def _facts(run: Run, spec: FigureSpec) -> Columns:
     """Return what is known of a figure before it is measured."""
     backend = parse_backend(spec.backend)
     return {
@@ -264,7 +263,7 @@ def _facts(run: Run, spec: Spec) -> Columns:
     }
 
 
-def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> Columns:
+def _row(run: Run, spec: FigureSpec, plan: WindowPlan, visits: int) -> Columns:
     """Return the figures of a spec over the visits that the run has, or why it has none."""
     configs = [spec.config_of(plan, visit) for visit in range(1, visits + 1)]
     windows = [window for config in configs if (window := run.store.read(spec.key, config=config))]
@@ -279,7 +278,7 @@ def _row(run: Run, spec: Spec, plan: WindowPlan, visits: int) -> Columns:
     return {**_facts(run, spec), **figures, **spec.columns, "status": status, "because": reason}
 
 
-def _obstacle(run: Run, spec: Spec) -> str:
+def _obstacle(run: Run, spec: FigureSpec) -> str:
     """Return why no window of a spec can be measured here; empty where one can."""
     backend: Backend = parse_backend(spec.backend)
     if not run.endpoints.has(backend):
@@ -289,7 +288,7 @@ def _obstacle(run: Run, spec: Spec) -> str:
     return ""
 
 
-def _network(run: Run, spec: Spec) -> NetworkPath:
+def _network(run: Run, spec: FigureSpec) -> NetworkPath:
     if parse_backend(spec.backend).is_local:
         return LOOPBACK
     return emulated_path(spec.link) if spec.link in PRESETS else run.measure_path()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from photodup.bench.stats.facts import METRICS
+from photodup.bench.stats.metrics import METRICS
 from photodup.bench.stats.sentence import number
 from photodup.study.notebook.gaps import NotMeasured
 

@@ -15,23 +15,23 @@ from photodup.bench.load.usage import memory_mib
 from photodup.bench.load.window import measure
 from photodup.bench.load.workers import Observer, common_error
 from photodup.bench.pairs.declared import Side
-from photodup.bench.stats.facts import Load
+from photodup.bench.stats.metrics import Load
 from photodup.bench.verify.checks import verify_server
 from photodup.core.errors import PhotodupError
 from photodup.study.notebook.points import CAPACITY, CAPACITY_PLAN
 from photodup.study.notebook.run import Run
 from photodup.study.notebook.weights import choose_weights
-from photodup.study.peers.servers import Started, absence, fp32_sides, payloads, peer_of, started, version
+from photodup.study.peers.servers import LiveServer, absence, fp32_sides, payloads, peer_of, started, version
 
 ByServer = dict[str, Columns]  # a server's label → what was recorded of it, with `error`
 STARTS = 3
-OVERLOAD, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
+OVERLOAD_RATIO, OVERLOAD_S, IN_FLIGHT = 2.0, 12.0, 128
 REFUSING = {"MAX_WAIT_S": "2"}  # as `photodup serve` does
 # Recovered: a request takes at most so many times its earlier latency.
-RECOVERED, RECOVERY_LIMIT_S = 1.5, 30.0
+RECOVERED_RATIO, RECOVERY_LIMIT_S = 1.5, 30.0
 
 
-def costs(run: Run) -> ByServer:
+def start_costs(run: Run) -> ByServer:
     """Return the columns of `measure_alone` for each server, measured unless the run has them."""
     return _of_each(run, "server-alone", measure_alone)
 
@@ -62,8 +62,8 @@ def config_of(side: Side) -> dict[str, str]:
 def verify_alone(side: Side) -> Columns:
     """Return what `photodup verify` finds of a server that is started for this alone, since broken files may kill it."""
     most_images = peer_of(side).max_images
-    with started(side) as up:
-        report = verify_server(up.target, choose_weights(), precision="fp32", most_images=most_images)
+    with started(side) as server:
+        report = verify_server(server.target, choose_weights(), precision="fp32", most_images=most_images)
     return report.as_record()
 
 
@@ -72,33 +72,33 @@ def measure_alone(side: Side) -> Columns:
     first_answer_s: list[float] = []
     facts: Columns = {}
     for number in range(STARTS):
-        with started(side, **REFUSING if number else {}) as up:
-            first_answer_s.append(up.ready_s + single_ms(up, 1)[0] / 1000)
+        with started(side, **REFUSING if number else {}) as server:
+            first_answer_s.append(server.ready_s + single_ms(server, 1)[0] / 1000)
             if number == 0:
-                facts["cosine_min"] = up.check()
-                rate = capacity(up)
-                facts["memory_loaded_mib"] = memory_mib(up.pid)
+                facts["cosine_min"] = server.check()
+                rate = measure_capacity(server)
+                facts["memory_loaded_mib"] = memory_mib(server.pid)
             elif number == 1:
-                facts["overload"] = overloaded(up, rate)
+                facts["overload"] = overloaded(server, rate)
     return {"first_answer_s": first_answer_s, **facts}
 
 
-def overloaded(up: Started, rate: float) -> Columns:
-    """Offer twice the rate for `OVERLOAD_S`; count answers and failures, and time the recovery (`RECOVERED`)."""
-    before_ms = float(np.median(single_ms(up, 8)))
-    load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD * rate, span="prepared")
+def overloaded(server: LiveServer, rate: float) -> Columns:
+    """Offer twice the rate for `OVERLOAD_S`; count answers and failures, and time the recovery (`RECOVERED_RATIO`)."""
+    before_ms = float(np.median(single_ms(server, 8)))
+    load = Load("server", concurrency=IN_FLIGHT, offered_per_s=OVERLOAD_RATIO * rate, span="prepared")
     watcher = Observer()  # lets the window go on while requests are refused
     # No warm-up: its burst of requests on all connections would be refused.
     window = WindowPlan(OVERLOAD_S, warmup_requests=0)
-    measure(up.adapter(), payloads().items, load, window, observer=watcher)
+    measure(server.adapter(), payloads().items, load, window, observer=watcher)
     ended = time.monotonic()
     while (waited := time.monotonic() - ended) < RECOVERY_LIMIT_S:
         with contextlib.suppress(PhotodupError, OSError):
-            if single_ms(up, 1)[0] <= RECOVERED * before_ms:
+            if single_ms(server, 1)[0] <= RECOVERED_RATIO * before_ms:
                 break
         time.sleep(0.05)
     return {
-        "offered_per_s": OVERLOAD * rate,
+        "offered_per_s": OVERLOAD_RATIO * rate,
         "answered": len(watcher.latency_ms),
         "failed": len(watcher.errors),
         "error": common_error(watcher.errors),
@@ -107,10 +107,10 @@ def overloaded(up: Started, rate: float) -> Columns:
     }
 
 
-def single_ms(up: Started, count: int) -> list[float]:
+def single_ms(server: LiveServer, count: int) -> list[float]:
     """Return the latency of `count` requests, one after the other, ms."""
     times_ms = []
-    with contextlib.closing(up.adapter()) as client, contextlib.closing(client.open()) as connection:
+    with contextlib.closing(server.adapter()) as client, contextlib.closing(client.open()) as connection:
         for photo in payloads().items[:count]:
             request = client.prepare([photo])
             began = time.perf_counter()
@@ -119,14 +119,14 @@ def single_ms(up: Started, count: int) -> list[float]:
     return times_ms
 
 
-def capacity(up: Started) -> float:
+def measure_capacity(server: LiveServer) -> float:
     """Return requests/s with eight in flight, from a short window.
 
     Raises:
         PhotodupError: the window gave no rate; names its error.
     """
-    columns = measure(up.adapter(), payloads().items, CAPACITY, CAPACITY_PLAN)
+    columns = measure(server.adapter(), payloads().items, CAPACITY, CAPACITY_PLAN)
     if not (rate := columns.get("throughput_images_per_s")):
         reason = columns.get("error") or "nothing was answered"
-        raise PhotodupError(f"{up.side.label} with {CAPACITY.concurrency} in flight: {reason}.")
+        raise PhotodupError(f"{server.side.label} with {CAPACITY.concurrency} in flight: {reason}.")
     return rate

@@ -112,7 +112,7 @@ def reference() -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Started:
+class LiveServer:
     """A running server: its address, the seconds until it was ready, and the root of its processes."""
 
     side: Side
@@ -147,7 +147,7 @@ def triton_model(side: Side) -> str:
 
 
 @contextlib.contextmanager
-def started(side: Side, **settings_of_ours: str) -> Iterator[Started]:
+def started(side: Side, **settings_of_ours: str) -> Iterator[LiveServer]:
     """Run a server for the length of a `with` block.
 
     Args:
@@ -160,13 +160,13 @@ def started(side: Side, **settings_of_ours: str) -> Iterator[Started]:
     if clause := absence(server):
         raise PhotodupError(f"{clause}.")
     if server.protocol == "kserve-http":
-        with _triton(side) as up:
-            yield up
+        with _triton(side) as triton:
+            yield triton
     elif not server.command:
         options = {"MODEL_PRETRAINED": choose_weights(), "ENGINE": backend.engine}
         options |= {"PRECISION": backend.precision, **settings_of_ours}
         with ServiceProcess(settings=options) as service:
-            yield Started(side, service.url, service.ready_s, service.pid)
+            yield LiveServer(side, service.url, service.ready_s, service.pid)
     else:
         port = claim_ports("127.0.0.1", {server.label: 0})[server.label]
         base, log = f"http://127.0.0.1:{port}", build_dir() / "logs" / f"{server.name}-{port}.log"
@@ -174,7 +174,7 @@ def started(side: Side, **settings_of_ours: str) -> Iterator[Started]:
         inherited = {k: v for k, v in settings.inherited().items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
         with ServerProcess(server.label, command, log, inherited | variables) as process:
             ready_s = process.wait_ready(lambda: is_answering(base + server.ready), START_S)
-            yield Started(side, base, ready_s, process.pid)
+            yield LiveServer(side, base, ready_s, process.pid)
 
 
 @cache
@@ -201,7 +201,7 @@ def command_of(side: Side, port: int) -> tuple[list[str], dict[str, str]]:
 
 
 @contextlib.contextmanager
-def _triton(side: Side) -> Iterator[Started]:
+def _triton(side: Side) -> Iterator[LiveServer]:
     from photodup.serving.embedded import export_models
     from photodup.serving.triton.repository import render_repository, with_steps
     from photodup.serving.triton.server import EmbeddedTriton
@@ -210,14 +210,14 @@ def _triton(side: Side) -> Iterator[Started]:
     exported = export_models({"MODEL_PRETRAINED": choose_weights()})
     repository = render_repository("cpu-embedded", build_dir() / "triton" / "peers", exported, models=models)
     with EmbeddedTriton(repository, models) as triton:
-        yield Started(side, triton.http_url, triton.ready_s, triton.pid)
+        yield LiveServer(side, triton.http_url, triton.ready_s, triton.pid)
 
 
 class ServerPair:
     """The two servers that are up; others take their place when the next visit asks for them."""
 
     def __init__(self) -> None:
-        self._stack, self._up = contextlib.ExitStack(), list[Started]()
+        self._stack, self._up = contextlib.ExitStack(), list[LiveServer]()
         self._key: tuple[Side, Side, int] | None = None
 
     @contextlib.contextmanager
@@ -234,7 +234,10 @@ class ServerPair:
                     self._up.append(self._stack.enter_context(started(side)))
                     self._up[-1].check()
                 self._key = (a, b, visit)
-            yield [LiveSide(up.adapter(), partial(cpu_s, up.pid), payloads().items) for up in self._up]
+            yield [
+                LiveSide(server.adapter(), partial(cpu_s, server.pid), payloads().items)
+                for server in self._up
+            ]
         except BaseException:
             self.close()
             raise

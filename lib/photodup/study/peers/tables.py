@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from photodup.bench.stats.comparison import Outcome, Verdict
-from photodup.bench.stats.sentence import number, percent, row
+from photodup.bench.stats.sentence import cells_of, number, percent
 from photodup.bench.verify.checks import NOT_ASKED, RIGHT, TOLERATED
 from photodup.serving.check import join_names
 from photodup.study.peers.alone import RECOVERY_LIMIT_S, ByServer
@@ -113,7 +113,7 @@ def _standing(words: str, outcomes: Mapping[str, Outcome]) -> str:
     ours = measured[0].comparison.label_a
     if len(slower) == len(measured):
         nearest = min(slower, key=lambda outcome: abs(outcome.effect))
-        by = f"{nearest.comparison.label_b}, {nearest.metric.words} {row(nearest)['difference']}"
+        by = f"{nearest.comparison.label_b}, {nearest.metric.label} {cells_of(nearest)['difference']}"
         return f"{words} all are slower than {ours}; nearest: {by}."
     equal = [outcome for outcome in measured if outcome.verdict is Verdict.EQUAL]
     widths = [o.excludes_beyond for o in measured if o.verdict is Verdict.NOT_FOUND]

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-Answers = TypeVar("Answers")
+T = TypeVar("T")
 
 
-def in_own_process(function: Callable[..., Answers], *arguments: object) -> Answers:
+def in_own_process(function: Callable[..., T], *arguments: object) -> T:
     """Return what a function returns in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()

@@ -58,7 +58,7 @@ def rounded(graph: "onnx.ModelProto", precision: str) -> "onnx.ModelProto":
     changed = copy.deepcopy(graph)
     body = changed.graph
 
-    def round_trip(source: str, target: str) -> list[Any]:
+    def cast_nodes(source: str, target: str) -> list[Any]:
         return [
             helper.make_node("Cast", [source], [f"{target}_low"], to=low, name=f"{target}_down"),
             helper.make_node("Cast", [f"{target}_low"], [target], to=TensorProto.FLOAT, name=f"{target}_up"),
@@ -70,7 +70,7 @@ def rounded(graph: "onnx.ModelProto", precision: str) -> "onnx.ModelProto":
                 values = numpy_helper.to_array(weight).astype(dtype).astype(np.float32)
             weight.CopyFrom(numpy_helper.from_array(values, weight.name))
     inputs = {entry.name: f"{entry.name}_rounded" for entry in body.input}
-    nodes = [node for names in inputs.items() for node in round_trip(*names)]
+    nodes = [node for names in inputs.items() for node in cast_nodes(*names)]
     for node in body.node:
         for i, name in enumerate(node.input):
             node.input[i] = inputs.get(name, name)
@@ -78,7 +78,7 @@ def rounded(graph: "onnx.ModelProto", precision: str) -> "onnx.ModelProto":
         for i, name in enumerate(node.output):
             if name in floats and node.op_type not in _MOVES:
                 node.output[i] = f"{name}_exact"
-                nodes += round_trip(f"{name}_exact", name)
+                nodes += cast_nodes(f"{name}_exact", name)
     copies = [copy.deepcopy(node) for node in nodes]  # some are in the field that is emptied
     del body.node[:]
     body.node.extend(copies)

@@ -24,7 +24,7 @@ QUALITIES = (95, 90, 75)
 
 
 @dataclass(frozen=True)
-class Rung:
+class ImageForm:
     """One form of a single image on the wire: uint8 [3, h, w] → bytes → normalised float32 [3, h, w]."""
 
     name: str
@@ -51,8 +51,8 @@ def decode_body(body: bytes, form: str) -> np.ndarray:
     return np.frombuffer(body, "<f4", offset=end).reshape(head["inputs"][0]["shape"]).copy()
 
 
-def ladder() -> dict[str, Rung]:
-    """Return the rungs by name, from the plainest to the smallest.
+def wire_forms() -> dict[str, ImageForm]:
+    """Return the forms by name, from the plainest to the smallest.
 
     All begin with the same uint8 pixels and end with the same normalised float32, so that each form includes the
     normalising, on the side that does it.
@@ -64,19 +64,21 @@ def ladder() -> dict[str, Rung]:
     def from_fp32(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
         return np.frombuffer(body, "<f4").reshape(shape).copy()
 
-    rungs = [
-        Rung("fp32", fp32, from_fp32),
-        Rung("fp32+deflate", lambda p: zlib.compress(fp32(p)), lambda b, s: from_fp32(zlib.decompress(b), s)),
-        Rung(
+    forms = [
+        ImageForm("fp32", fp32, from_fp32),
+        ImageForm(
+            "fp32+deflate", lambda p: zlib.compress(fp32(p)), lambda b, s: from_fp32(zlib.decompress(b), s)
+        ),
+        ImageForm(
             "fp16",
             lambda p: normalize(p).astype(np.float16).tobytes(),
             lambda b, s: np.frombuffer(b, "<f2").reshape(s).astype(np.float32),
         ),
-        Rung("uint8", np.ndarray.tobytes, lambda b, s: normalize(np.frombuffer(b, np.uint8).reshape(s))),
-        Rung("PNG", lambda p: encode(_picture(p), "PNG"), _from_picture),
+        ImageForm("uint8", np.ndarray.tobytes, lambda b, s: normalize(np.frombuffer(b, np.uint8).reshape(s))),
+        ImageForm("PNG", lambda p: encode(_picture(p), "PNG"), _from_picture),
     ]
-    rungs += [Rung(f"JPEG q{q}", _jpeg_encoder(q), _from_picture) for q in QUALITIES]
-    return {rung.name: rung for rung in rungs}
+    forms += [ImageForm(f"JPEG q{q}", _jpeg_encoder(q), _from_picture) for q in QUALITIES]
+    return {form.name: form for form in forms}
 
 
 def cpu_ms(action: Callable[[], Any], *, min_s: float = 0.2) -> dict[str, float]:

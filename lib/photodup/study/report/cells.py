@@ -60,7 +60,7 @@ def render_cells(cells: Iterable[Any]) -> list[Cell]:
     """Return notebook cells as HTML with the pictures that prose links to; empty code cells and raw cells are left out."""
     from markupsafe import Markup
 
-    rendered = [cell for cell in (_cell(*under) for under in with_headings(cells)) if cell]
+    rendered = [cell for cell in (_cell(*entry) for entry in with_headings(cells)) if cell]
     images = project_root() / "notebooks"
     for cell in rendered:
         cell.html = Markup(_embed_images(cell.html, images))

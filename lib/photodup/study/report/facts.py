@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from photodup.bench.pairs.declared import Basis, declarations
+from photodup.bench.pairs.declared import Evidence, declarations
 from photodup.bench.record.json_files import read_json, slug
 from photodup.bench.stats.comparison import does_decide
 from photodup.core.paths import project_root
@@ -72,7 +72,7 @@ def notebook_answers(run: str) -> Iterator[NotebookAnswer]:
         outcome = outcomes.get(source.stem)
         notebook = read_notebook(executed) if executed else None
         state = state_of(evidence(directory, source.stem), outcome.status if outcome else "passed")
-        needs_gpu = without_gpu and "gpu" in declarations().rests_on.get(source.stem, Basis()).devices
+        needs_gpu = without_gpu and "gpu" in declarations().rests_on.get(source.stem, Evidence()).devices
         # The reference run's pages are built, not committed, so its index links to what a clone holds.
         page = f"../../notebooks/{source.name}" if run == REFERENCE else f"notebooks/{source.stem}.html"
         yield NotebookAnswer(
@@ -95,7 +95,7 @@ def evidence(directory: Path, stem: str) -> dict[str, str]:
     comparison decides by its verdict, or by an interval inside ±5% (`does_decide`).
     """
     declared = declarations()
-    basis = declared.rests_on.get(stem, Basis())
+    basis = declared.rests_on.get(stem, Evidence())
     names = [p.name for p in declared.pairs if p.is_primary and (p.notebook == stem or p.name in basis.pairs)]
     numbers = (int, float, type(None))
     rows = read_json(directory / "outcomes.json", [], name=str, verdict=str, excludes_beyond=numbers)
@@ -112,7 +112,7 @@ def evidence(directory: Path, stem: str) -> dict[str, str]:
     return comparisons | files
 
 
-def state_of(basis: Mapping[str, str], status: str) -> str:
+def state_of(evidence: Mapping[str, str], status: str) -> str:
     """Return in a word what became of a question, from its `evidence` and how its notebook ended.
 
     `decided`: everything that the answer rests on was measured, and each primary comparison that this run planned decides.
@@ -121,7 +121,7 @@ def state_of(basis: Mapping[str, str], status: str) -> str:
     """
     if status != "passed":
         return status.replace("_", " ")
-    words = set(basis.values())
+    words = set(evidence.values())
     if words <= {"not measured"}:
         return "not measured"
     return "decided" if words == {"decides"} else "partly" if "decides" in words else "undecided"

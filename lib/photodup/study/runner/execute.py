@@ -54,11 +54,7 @@ def load_sizes(sizes: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def execute_notebook(
-    source: Path,
-    output: Path,
-    parameters: Parameters,
-    *,
-    within: Path | None = None,
+    source: Path, output: Path, parameters: Parameters, *, within: Path | None = None
 ) -> NotebookOutcome:
     """Run one notebook through papermill and write the executed copy to `output`, beneath the folder `within`.
 
@@ -129,20 +125,23 @@ def run_study(
     _set_weights(directory, weights, is_checked=bool(weights or not endpoints))
     chosen.sort(key=lambda path: path.name.startswith("00"))  # last, since it quotes the others' answers
     size = load_sizes(sizes)
-    plan = {path: {**size.get(path.stem, {}), "RUN": name} for path in chosen}
+    params = {path: {**size.get(path.stem, {}), "RUN": name} for path in chosen}
     outcomes = {outcome.notebook: outcome for outcome in read_study(directory)}
-    due = [path for path in chosen if again or not _is_current(outcomes, path, plan[path], directory)]
+    due = [path for path in chosen if again or not _is_current(outcomes, path, params[path], directory)]
     with ExitStack() as stack:
-        where: str | Path = ""
+        address: str | Path = ""
         if due:
-            where = _measure_comparisons(stack, name, due, sizes, endpoints)
+            address = _measure_comparisons(stack, name, due, sizes, endpoints)
         for path in chosen:
             if path not in due:
                 print(f"{path.stem} done before", flush=True)
                 continue
-            output, with_servers = directory / "notebooks" / path.name, plan[path] | {"ENDPOINTS": str(where)}
+            output, with_servers = (
+                directory / "notebooks" / path.name,
+                params[path] | {"ENDPOINTS": str(address)},
+            )
             outcome = execute_notebook(path, output, with_servers, within=directory.parent)
-            outcome.parameters, outcome.sizes = plan[path], sizes  # each start has other endpoints
+            outcome.parameters, outcome.sizes = params[path], sizes  # each start has other endpoints
             outcomes[path.stem] = outcome
             write_study(directory, outcomes.values())
             error = f"\n{outcome.error}" if outcome.error else ""
@@ -198,7 +197,7 @@ def _measure_comparisons(
         The endpoints file, or the address line.
     """
     from photodup.bench.pairs.declared import declarations
-    from photodup.study.comparisons.measure import measure_comparisons, sizes_of
+    from photodup.study.comparisons.measure import amount_of, measure_comparisons
 
     size = load_sizes(sizes).get("comparisons", {})
     declared, quick = declarations(), sizes != "full"
@@ -206,10 +205,10 @@ def _measure_comparisons(
     pairs = [p for p in declared.pairs_of(stems, quick=quick) if p.is_primary or not primary]
     pairs += declared.nulls_of(pairs, quick=quick)
     here = stack.enter_context(ExitStack())
-    where = endpoints or start_servers(here, name, pairs)
+    address = endpoints or start_servers(here, name, pairs)
 
     def opened() -> Run:
-        return open_run(name, where, strict=True)
+        return open_run(name, address, strict=True)
 
     def restarted(start: int) -> Run:
         here.close()
@@ -220,9 +219,9 @@ def _measure_comparisons(
         with (run := opened()).store:
             print(f"{len(pairs)} comparisons of {sizes} sizes", flush=True)
             restart = None if endpoints else restarted
-            measure_comparisons(run, pairs, sizes_of(size, visits), restarted=restart)
+            measure_comparisons(run, pairs, amount_of(size, visits), restarted=restart)
             write_outcomes(run)
-    return where
+    return address
 
 
 def _is_current(

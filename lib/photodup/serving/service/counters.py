@@ -62,13 +62,13 @@ class ServiceCounters:
             "photodup_requests_in_flight", "Requests for embeddings now being served", registry=self.registry
         )
 
-    def stage(self, name: str, seconds: float) -> None:
+    def observe_stage(self, name: str, seconds: float) -> None:
         self._stages[name].observe(seconds)
 
-    def request(self, status: int) -> None:
+    def count_request(self, status: int) -> None:
         self._requests.labels(str(status)).inc()
 
-    def execution(self, images: int) -> None:
+    def count_execution(self, images: int) -> None:
         self._inferences.inc(images)
         self._executions.inc()
 

@@ -18,7 +18,7 @@ class Metric:
 
     Attributes:
         name: the column of a record, unit included.
-        words: what a sentence calls it.
+        label: what a sentence calls it.
         unit: as printed.
         quantity: `latency` or `throughput`.
         margin: relative; two sides are equal if the interval lies within it.
@@ -27,7 +27,7 @@ class Metric:
     """
 
     name: str
-    words: str
+    label: str
     unit: str
     quantity: str
     margin: float

@@ -18,15 +18,15 @@ from photodup.bench.backends.adapters import answers_to, lowest_cosine
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import LiveSide, Visit, VisitPlan, measure_visit
 from photodup.bench.stats.comparison import LEAST_VISITS, Comparison, Outcome, compare_all, has_failed
-from photodup.bench.stats.facts import Load
 from photodup.bench.stats.figures import FEWEST_VISITS
+from photodup.bench.stats.metrics import Load
 from photodup.bench.stats.sentence import sentence
 from photodup.core.errors import PhotodupError
 from photodup.core.files import available_cores
 
 SIDES = ("server 1", "server 1 through other connections", "server 2")
 VISITS, MAX_PALINDROMES, BLOCK_S = 8, 10, 0.5
-USED = 0.9  # of the time: connecting and the probe have the rest
+USED_SHARE = 0.9  # of the time: connecting and the probe have the rest
 SAME_ANSWER = 0.999
 SHORTEST = VisitPlan(palindromes=1, block_s=0, min_answers=1, min_waves=1, alone_s=0, warmup_s=0)
 
@@ -64,7 +64,7 @@ def compare_servers(
     watcher.say("finding how long a turn takes")
     sides = first, first, second
     least_s = visit_servers(sides, spec, SHORTEST, 0).seconds
-    n_visits, plan = fitted(least_s, spec.seconds - (time.monotonic() - began), n_sides=len(sides))
+    n_visits, plan = fit_visits(least_s, spec.seconds - (time.monotonic() - began), n_sides=len(sides))
     visits: list[Visit] = []
     for number in range(1, n_visits + 1):
         left_s = spec.seconds - (time.monotonic() - began)
@@ -88,10 +88,10 @@ def compare_servers(
     outcomes = outcomes_of(visits, spec.load)
     sentences = sentences_of(outcomes, first.payloads.unit)
     notes += dict.fromkeys(note for outcome in reversed(outcomes) for note in outcome.notes)
-    if first.payloads.words != second.payloads.words:
+    if first.payloads.description != second.payloads.description:
         notes.append(
             "The two were not sent the same payload, so the difference is not the servers' alone: "
-            f"{first.payloads.words}; {second.payloads.words}."
+            f"{first.payloads.description}; {second.payloads.description}."
         )
     share = (time.process_time() - used) / seconds / available_cores()
     notes += notes_on_cores(share, first.target, second.target)
@@ -117,7 +117,7 @@ def sentences_of(outcomes: list[Outcome], unit: str) -> list[str]:
     return [failed, *(f"{comparison.rstrip('.')} (the check failed)." for comparison in comparisons)]
 
 
-def fitted(
+def fit_visits(
     least_s: float, seconds: float, *, n_sides: int, looks: int = 1, most_visits: int = VISITS
 ) -> tuple[int, VisitPlan]:
     """Return how many visits fit into a look, and the plan of each.
@@ -132,14 +132,14 @@ def fitted(
         PhotodupError: not even the fewest visits fit.
     """
     seconds /= looks
-    room = int(USED * seconds / least_s)
+    room = int(USED_SHARE * seconds / least_s)
     if room < FEWEST_VISITS:
         raise PhotodupError(
             "The time is too short to compare these servers under this load: give --seconds "
-            f"{looks * (math.ceil(1.2 * FEWEST_VISITS * least_s / USED) + 1)}, or fewer requests in flight."
+            f"{looks * (math.ceil(1.2 * FEWEST_VISITS * least_s / USED_SHARE) + 1)}, or fewer requests in flight."
         )
     visits = min(most_visits, room)
-    visit_s, n_blocks = USED * seconds / visits, 2 * n_sides
+    visit_s, n_blocks = USED_SHARE * seconds / visits, 2 * n_sides
     warmup_s = min(0.5, 0.02 * visit_s) if room >= 2 * visits else 0.0
     turns_s = visit_s - n_sides * warmup_s
     palindromes = min(max(1, int(turns_s / (least_s + n_blocks * BLOCK_S))), MAX_PALINDROMES)

@@ -77,7 +77,7 @@ class PictureServer:
         tensor = self.tensor
         assert tensor
         array = np.zeros((1, 3, 7, 5), dtype(tensor.datatype))
-        adapter = replace(self._adapter(""), payload=lambda items: {tensor.name: array})
+        adapter = replace(self._adapter(""), to_input=lambda items: {tensor.name: array})
         return self._send(adapter, adapter.prepare([]))
 
     def _send(self, adapter: Any, prepared: Any) -> Reply:
@@ -114,7 +114,7 @@ class PictureServer:
             sent = Payloads("images" if self.takes_files else "arrays", (), "", kind)
             adapter = LoadedServer(self.target, sent, is_embedded=True).adapter()
             if self.tensor and not self.takes_files:
-                adapter.payload = functools.partial(_tensor, self.tensor)
+                adapter.to_input = functools.partial(_tensor, self.tensor)
             self._adapters[kind] = adapter
         return self._adapters[kind]
 

@@ -23,14 +23,7 @@ from typing import Any
 
 from photodup.bench import Columns
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
-from photodup.bench.link.link import (
-    HANDSHAKES,
-    Link,
-    LinkSpec,
-    emulated_path,
-    measure_round_trip,
-    timed_ms,
-)
+from photodup.bench.link.link import HANDSHAKES, Link, LinkSpec, emulated_path, measure_round_trip, timed_ms
 from photodup.bench.link.tcp import ByteSink, request_info, send_to_sink, tcp_info
 from photodup.core.errors import PhotodupError
 
@@ -117,7 +110,7 @@ class _Row:
             link.report(reset=True)
         with self._noting_error():
             latency_ms = request_ms()
-        reason = link.invalid_because() if link else ""
+        reason = link.invalid_reason() if link else ""
         if latency_ms is not None and reason:
             self.dropped.append((reason, latency_ms))
         elif latency_ms is not None:
@@ -201,7 +194,7 @@ def _over(link: Link, sink: ByteSink, sndbuf_bytes: int | None = None) -> _Sende
     return _Sender(connect, send_to_sink, emulated_path(link.spec).columns(), link=link)
 
 
-def measure_ladder(
+def measure_payloads(
     spec: LinkSpec, payloads_bytes: Sequence[int], *, sndbuf_bytes: int | None = None, **sizes: Any
 ) -> Columns:
     """Measure every payload on every kind of connection over an emulated link; `sizes` as `_rows` takes them."""

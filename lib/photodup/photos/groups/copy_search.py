@@ -37,9 +37,9 @@ class CopySearch:
         A proven pair stays a candidate, even if others are nearer neighbours by now.
         """
         earlier = np.array(list(_copies(self._known)), np.int64)
-        asked = self._comparable(np.unique(np.concatenate([*codes, earlier])))
-        scores = {code: self._known[code] for code in asked.tolist() if code in self._known}
-        new = np.setdiff1d(asked, np.array([*scores, *self.scores], np.int64))
+        allowed = self._comparable(np.unique(np.concatenate([*codes, earlier])))
+        scores = {code: self._known[code] for code in allowed.tolist() if code in self._known}
+        new = np.setdiff1d(allowed, np.array([*scores, *self.scores], np.int64))
         if self.deadline_s < math.inf:
             new = new[np.argsort(-np.minimum(*(self._sizes[rows] for rows in pair_rows(new))), kind="stable")]
         compared = self._pixels.verify_pairs(new, self.deadline_s)

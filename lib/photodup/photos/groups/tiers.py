@@ -151,9 +151,8 @@ class _Grouping:
             ranked = self._rules.ranked([photos[i] for i in np.unique(similar_rows)])
             place = {photo.md5: place for place, photo in enumerate(ranked)}
             rank = [place.get(photo.md5, len(place)) for photo in photos]
-            similar_stars = stars(
-                Pairs(similar_rows[left, 0], similar_rows[left, 1], cosine[left]), len(photos), rank=rank
-            )
+            pairs = Pairs(similar_rows[left, 0], similar_rows[left, 1], cosine[left])
+            similar_stars = stars(pairs, len(photos), rank=rank)
             # Copies of unreadable files have equal bytes.
             of_bytes = by_content(self._listed(catalogue.photos("unreadable")))
             self._files |= of_bytes

@@ -113,7 +113,8 @@ def _made_once() -> Path:
     save(coffee.resize((300, 200)), folder / "Shared" / "small coffee.jpg", quality=80)
     (folder / "Shared" / "small coffee.jpg.xmp").write_text(xmp())
     save(cat, folder / "2020" / "IMG_2.jpg", taken="2020:05:17 10:00:00", camera="<b>Camera</b>")
-    save(cat.crop((20, 20, 420, 290)), folder / "Edited" / HOSTILE)
+    with Image.open(folder / "2020" / "IMG_2.jpg") as opened:
+        save(opened.crop((20, 20, 420, 290)), folder / "Edited" / HOSTILE)
     save(rocket, folder / "2021" / "IMG_3.jpg", taken="2021:01:01 00:00:00")
     (folder / "Backup").mkdir()
     (folder / "Backup" / "IMG_3.jpg").write_bytes((folder / "2021" / "IMG_3.jpg").read_bytes())

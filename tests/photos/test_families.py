@@ -69,6 +69,7 @@ def test_each_of_two_pictures_that_are_alike_keeps_a_file_of_its_own(tmp_path, o
     assert {group.keeper.path.stem: marked(group) for group in groups} == {
         "one": {"one-small"}, "other": {"other-small"}
     }  # fmt: skip
+    assert sum(1 + len(group.others) for group in groups) == 4, "no file is in two groups"
 
 
 def test_two_exposures_with_little_parallax_are_not_suggested(tmp_path, original):

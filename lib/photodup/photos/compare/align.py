@@ -48,6 +48,11 @@ class Placement:
         larger, smaller = np.linalg.svd(self.transform[:, :2], compute_uv=False)
         return float(larger / smaller)
 
+    def share_shown(self, keeper: Size, member: Size) -> float:
+        """Return the share of the keeper's picture that the member shows, for pictures of these sizes."""
+        reach = maps.moved(maps.corners(member), maps.inverse(self.transform)).clip(0, keeper)
+        return float(np.prod((reach.max(axis=0) - reach.min(axis=0)) / keeper))
+
 
 def align(keeper: Picture, member: Picture) -> Placement | None:
     """Return how the keeper lies on the member; None where the two are not seen to be one picture."""

@@ -55,7 +55,7 @@ def _doubt(
         is_framed: whether the member has a plain area beyond the keeper's frame.
     """
     member_rms, copy_rms, _ = view.rms_differences
-    scale = placement.scale
+    scale, softness = placement.scale, view.softness
     # Our copy predicts what compression did to the member: it was saved from the keeper.
     is_foretold = view.explained >= LIMITS.explained and member_rms >= 0.7 * copy_rms > 0.1
     is_one_size = 1 - LIMITS.same_size < scale < 1 + LIMITS.same_size
@@ -90,10 +90,24 @@ def _doubt(
             return ""
         return "the file to keep is larger, and is not seen to hold more: it may be an enlargement"
     # Only for formats that our copy cannot simulate: a JPEG saved from the keeper would have been predicted above.
-    if keeper.saving.tables and not (member.saving.tables or member.saving.is_lossless):
+    is_known = bool(member.saving.tables) or member.saving.is_lossless
+    if keeper.saving.tables and not is_known:
         back, _ = laid(member.rgb, maps.inverse(placement.transform), keeper.image.size)
         if rounding(back, keeper.saving) > LIMITS.rounding:
             return ""
-    if view.softness > LIMITS.softer:
+    if softness > LIMITS.softer:
         return "is a little softer: the file to keep may have been sharpened"
+    own_loss = view.own_loss(keeper.saving)
+    share = placement.share_shown(keeper.image.size, member.image.size)
+    if share < LIMITS.less_shown and own_loss < LIMITS.as_lossy * copy_rms:
+        return ""  # a crop: the keeper cannot be made from it, and it is not better saved
+    if view.is_sibling(keeper.saving, member.saving) and not softness:
+        return ""
+    # Other lossy formats cannot be simulated: such a member may go if it lost more than the keeper and has no detail of its
+    # own.
+    may_have_lost = (
+        not is_known and member.saving.format != "WEBP" and member_rms >= LIMITS.more_lost * own_loss
+    )
+    if may_have_lost and not (member_rms > LIMITS.own_detail_greys and view.own_detail > LIMITS.own_detail):
+        return ""
     return "which of the two is the original is not seen"

@@ -81,6 +81,22 @@ class Limits:
     softened: float = 2.0
     # Ratio of mean quantization steps below which one file's are finer.
     finer_step: float = 0.8
+    # Difference of member and our copy, relative to that of a file made by saving the keeper twice. Two files saved from one
+    # picture have 0.66 to 1.07 (mostly below 0.93), two exposures with grain of 1 grey 1.01 and more.
+    sibling: float = 0.95
+    # Difference of member and keeper, relative to the same. Two files saved from one picture have 0.92 to 1.02, a file and
+    # one saved from it 0.62 and 0.71.
+    two_savings: float = 0.9
+    # Difference of both relative to the keeper's own loss, from which a member in another format than JPEG lost more. A
+    # JPEG's source in such a format has 1.0; WebP of quality 80 beside a JPEG of 92 to 95 has 1.7 to 2.
+    more_lost: float = 1.6
+    # `own_detail` up to which such a member may go, if both differ by more than `own_detail_greys`. Copies have up to 0.2
+    # (HEIF, AVIF), exposures with grain of 3 to 5 greys mostly 0.3 to 1.1.
+    own_detail: float = 0.24
+    own_detail_greys: float = 1.5
+    # Largest share of the keeper that a crop shows, and largest compression loss of the keeper relative to the crop's.
+    less_shown: float = 0.97
+    as_lossy: float = 1.3
     # Share of the member in one colour beyond the keeper's frame, from which it is an added border.
     plain_beyond: float = 0.01
     # Sine of the angle from which a file counts as rotated.

@@ -88,6 +88,41 @@ class View:
         member_rms, _, residual_rms = self.rms_differences
         return max(0.0, 1 - (residual_rms / member_rms) ** 2) if member_rms > 0.1 else 0.0
 
+    @property
+    def own_detail(self) -> float:
+        """Return the fine detail that only the member has, relative to the keeper's detail that the member lost."""
+        covered, (member, keeper, _) = whole_cells(self.inside), self.octaves
+        extra, missing = (
+            sum(float(cells_of(a * (a - b), n, covered).mean()) for n, (a, b) in enumerate(pairs))
+            for pairs in (zip(member[:2], keeper, strict=False), zip(keeper[:2], member, strict=False))
+        )
+        return extra / max(missing, 1e-3)
+
+    def own_loss(self, saving: Saving) -> float:
+        """Return the keeper's loss by its own compression, RMS greys; other formats than JPEG as if saved at quality 85."""
+        if saving.is_lossless:
+            return 0.0
+        off_grid = np.ascontiguousarray(self.keeper[BLOCK // 2 :, BLOCK // 2 :])
+        as_saved = saved(off_grid, saving) if saving.tables else compressed(off_grid, "JPEG", quality=85)
+        loss = lost(grey(off_grid), grey(as_saved))
+        return float(np.sqrt(loss[loss <= np.quantile(loss, 0.9)].mean())) if loss.size else 0.0
+
+    def is_sibling(self, of_keeper: Saving, of_member: Saving) -> bool:
+        """Return whether both files were saved from one picture, the keeper with finer steps.
+
+        The member then differs from our copy no more than a file that was made by saving the keeper twice.
+        """
+        if not self.saving or not of_keeper.tables or of_keeper.step > LIMITS.finer_step * of_member.step:
+            return False
+        half = BLOCK // 2
+        padded = np.pad(self.keeper, ((half, 0), (half, 0), (0, 0)), "edge")
+        again = np.ascontiguousarray(saved(padded, of_keeper)[half:, half:])
+        rms, _, residual_rms = self.rms_differences
+        rms_through, _, residual_through = replace(self, member=saved(again, of_member)).rms_differences
+        # If the files are closer than two savings of one picture, one was made from the other.
+        is_near = residual_rms < LIMITS.sibling * residual_through
+        return is_near and rms > LIMITS.two_savings * rms_through
+
 
 def cells(values: np.ndarray, side: int = CELL) -> np.ndarray:
     """Return the mean of each whole square of a picture [h, w]."""

@@ -125,10 +125,12 @@ class HostileTrash(RuleBasedStateMachine):
         journal = self.library / TRASH_FOLDER / "journal.jsonl"
         lines = []
         if journal.is_file():
-            lines = [text for text in journal.read_bytes().split(b"\n") if b'"sig"' in text]
+            for text in journal.read_bytes().split(b"\n"):
+                with suppress(ValueError):  # a line that was torn, and the next one behind it
+                    lines += [json.loads(text)] if b'"sig"' in text else []
         if lines:
             COUNTS["altered"] += 1
-            mine = json.loads(data.draw(st.sampled_from(lines))) | {"state": state}
+            mine = data.draw(st.sampled_from(lines)) | {"state": state}
             if "files" in mine:
                 mine["files"][0]["home"] = data.draw(_HOMES)
             write_journal(self.library, mine)

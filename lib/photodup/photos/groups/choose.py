@@ -113,18 +113,21 @@ class Chooser:
         No pair is compared after the deadline, on the monotonic clock.
         """
         self._recall({row for family in families for row in family})
-        order = sorted(families, key=lambda family: -sum(self._photos[row].size_bytes for row in family))
-        decided: list[list[Decision] | None] = []
+        # What needs no comparison comes first.
+        decided = {place: self._choose(family, -math.inf) for place, family in enumerate(families)}
+        waiting = [place for place, decisions in decided.items() if decisions is None]
+        waiting.sort(key=lambda place: -sum(self._photos[row].size_bytes for row in families[place]))
         with one_thread_each(), ThreadPoolExecutor(available_cores(), thread_name_prefix="family") as pool:
-            chosen = pool.map(partial(self._choose, deadline_s=deadline_s), order)
+            chosen = pool.map(lambda place: self._choose(families[place], deadline_s), waiting)
+            through = bar(chosen, total=len(waiting), desc="choose", unit="group") if waiting else ()
             try:
-                for decisions in bar(chosen, total=len(order), desc="choose", unit="group") if order else ():
-                    decided.append(decisions)
+                for place, decisions in zip(waiting, through, strict=True):
+                    decided[place] = decisions
                     self.remember()
             finally:  # an early stop waits for the families in progress
                 pool.shutdown(cancel_futures=True)
-        self.is_complete = None not in decided
-        return [decision for decisions in decided for decision in decisions or ()]
+        self.is_complete = None not in decided.values()
+        return [decision for decisions in decided.values() for decision in decisions or ()]
 
     def _choose(self, family: Sequence[int], deadline_s: float) -> list[Decision] | None:
         """Return a family's decisions, None if time was over; what one keeper does not reproduce, another may."""

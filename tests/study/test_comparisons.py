@@ -206,7 +206,7 @@ def test_a_visit_mirrors_the_one_before_and_a_pass_has_its_own_order(declare, tm
 def test_the_two_processes_of_a_null_change_places(declare, tmp_path, monkeypatch):
     """One may be slower for as long as it lives; that is no fault of the instrument."""
     found, run = declare(DATA), opened(tmp_path / "run")
-    slow, reach = found.side_figures["slow"], measure.reach
+    slow, reach = found.sides["slow"], measure.reach
     monkeypatch.setattr(measure, "reach", lambda run, s, anew, on: reach(run, slow if anew else s, False, on))
     with run.store:
         measure_comparisons(run, found.nulls, SIZES)

@@ -65,7 +65,7 @@ class Row:
 
 
 def row(name: str, figure: float | Figure | str, unit: str = "", **more: Any) -> Row:
-    """Return a figure, or the sentence why there is none, as a row; `more` are attributes of it, such as its goal."""
+    """Return the row of a figure, or of the reason why there is none; `more` are its other attributes, such as the goal."""
     if isinstance(figure, str):
         return Row(name, unit=unit, **more | {"because": figure})
     value, low, high = figure if isinstance(figure, tuple) else (figure, None, None)

@@ -3,7 +3,7 @@
 Embeddings and perceptual hashes are also close for two shots of one scene. Here one affine map, found from local features
 with RANSAC, places the second picture on the first, and both are compared patch by patch. A crop, a border, a mirror image
 or a rotation of one picture fits everywhere; two shots fit at most in parts. Pictures with few features may be aligned by
-their grey values (`dense`), with stricter thresholds.
+their grey values (`dense`); of these the structure is compared, without gradients.
 """
 
 from collections.abc import Iterable, Iterator

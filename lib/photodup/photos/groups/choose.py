@@ -16,7 +16,8 @@ from photodup.photos.compare.unexplained import Difference
 from photodup.photos.groups.keepers import KeepRules
 
 TWO_EXPOSURES = "another exposure: the camera gives another time, exposure or number"
-_TRIED = 3  # files that are compared with all others if none reproduces all; also more keepers of one family
+# Files that are compared with all others where none reproduces all, and further keepers of a family, at most.
+_TRIED = 3
 
 
 @dataclass(frozen=True)

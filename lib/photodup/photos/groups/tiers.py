@@ -149,8 +149,8 @@ class _Grouping:
             suggested = [i for decision in decisions for i in decision.reproduced]
             left = ~np.isin(similar_rows, suggested).any(axis=1)
             ranked = self._rules.ranked([photos[i] for i in np.unique(similar_rows)])
-            place = {photo.md5: place for place, photo in enumerate(ranked)}
-            rank = [place.get(photo.md5, len(place)) for photo in photos]
+            rank_of = {photo.md5: rank for rank, photo in enumerate(ranked)}
+            rank = [rank_of.get(photo.md5, len(ranked)) for photo in photos]
             pairs = Pairs(similar_rows[left, 0], similar_rows[left, 1], cosine[left])
             similar_stars = stars(pairs, len(photos), rank=rank)
             # Copies of unreadable files have equal bytes.

@@ -12,7 +12,8 @@ from tools.readme import SAVED  # noqa: E402
 
 project = "photodup"
 author = "the photodup authors"
-extensions = ["myst_nb"]
+# A page loads the script that draws its diagrams; without a network it shows their text.
+extensions = ["myst_nb", "sphinxcontrib.mermaid"]
 root_doc = "docs/site/index"
 include_patterns = [
     "docs/*.md",
@@ -35,8 +36,10 @@ nb_render_markdown_format = "myst"
 nb_code_prompt_show = "Show the code"
 nb_code_prompt_hide = "Hide the code"
 myst_enable_extensions = ["html_image", "colon_fence", "tasklist"]
+myst_fence_as_directive = ["mermaid"]
+mermaid_height = "auto"
 myst_heading_anchors = 4
-# Links to code lead into the repository, which the site does not hold; Mermaid and odd lexers are shown as text.
+# Links to code lead into the repository, which the site does not hold; odd lexers are shown as text.
 suppress_warnings = [
     "myst.xref_missing",
     "misc.highlighting_failure",
@@ -61,10 +64,7 @@ def prepare(app, docname, source):
         readme = re.sub(r"\n.*\.svg.*", "", readme)  # the badge of CI lies outside the site
         readme = re.sub(r'<img src="([^"]+)" alt="([^"]+)"[^>]*>', r"![\2](\1)\n", readme)
         source[0] = re.sub(r"(\]\()(?!https?:|#)", r"\1../../", readme) + "\n" + source[0]
-    if not docname.startswith("notebooks/"):  # Mermaid is drawn by a script from the network
-        source[0] = source[0].replace(
-            "```mermaid", "The diagram as text; the repository's page draws it:\n\n```text"
-        )
+    if not docname.startswith("notebooks/"):
         return
     notebook = json.loads(source[0])
     cells = []

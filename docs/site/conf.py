@@ -79,7 +79,13 @@ def prepare(app, docname, source):
             drawn = [name for name in SAVED.findall(text) if (ROOT / DATA / f"{name}.csv").is_file()]
             for name in drawn:
                 place = f"figure-{name.replace('_', '-')}"
-                anchor = f"({place})=\n[Permalink of the figure](#{place}) `{name}`"
+                words = f"[Permalink of the figure](#{place}) `{name}`"
+                if "figure" in cell["metadata"]["tags"]:
+                    cell["outputs"] = [
+                        each for each in cell["outputs"] if "image/png" not in each.get("data", {})
+                    ]
+                    words = f"The figure `{name}` stands at the top of this page."
+                anchor = f"({place})=\n{words}"
                 cells.append({"cell_type": "markdown", "metadata": {}, "source": anchor, "id": place[:64]})
         cells.append(cell)
         for name in drawn if cell["cell_type"] == "code" else ():

@@ -18,7 +18,7 @@ from typing import Any
 from photodup.core.pages import render_page
 from photodup.core.paths import project_root
 from photodup.study.notebook.files import read_notebook
-from photodup.study.notebook.opening import alternative, is_png, with_headings, write_opening
+from photodup.study.notebook.opening import alternative, is_png, is_tagged, with_headings, write_opening
 
 _TAGS = frozenset(
     """a abbr b blockquote br caption code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre s small
@@ -46,6 +46,9 @@ def render_notebook(notebook: Path, run: str) -> str:
 
     executed = read_notebook(notebook)
     write_opening(executed, run)  # a copy that papermill made opens with the reference run's answer
+    for cell in executed.cells:
+        if is_tagged(cell, "figure"):  # the opening cell shows it
+            cell.outputs = [each for each in cell.outputs if "image/png" not in each.get("data", {})]
     cells = render_cells(executed.cells)
     light, dark = (
         HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("friendly", "github-dark")

@@ -254,18 +254,18 @@ def _print_group(group: "Group") -> None:
 
 
 def _record(group: "Group") -> dict[str, Any]:
-    def of(photo: "Photo") -> dict[str, Any]:
+    def fields_of(photo: "Photo") -> dict[str, Any]:
         fields = {"path": as_text(photo.path), "md5": photo.md5, "bytes": photo.size_bytes}
         return fields | {"protected": photo.id in group.protected}
 
     suggested = {photo.id for photo in group.may_go}
     members = [
-        of(m.photo)
+        fields_of(m.photo)
         | {"similarity": m.similarity, "same_bytes": m.is_same_bytes, "suggested": m.photo.id in suggested}
         | {"differs": m.difference, "frees": group.frees(m.photo) if m.photo.id in suggested else 0}
         for m in group.members
     ]
-    keep = of(group.keeper) | {"reason": group.choice.reason, "rule": group.choice.rule}
+    keep = fields_of(group.keeper) | {"reason": group.choice.reason, "rule": group.choice.rule}
     return {"tier": group.tier, "keep": keep, "members": members}
 
 

@@ -197,7 +197,7 @@ class MeasuredLoad:
 
 
 @dataclass(frozen=True)
-class LoadedServer:
+class LoadTarget:
     """One server with what it is sent.
 
     Attributes:
@@ -300,7 +300,7 @@ def _remedy(status: int) -> str:
     }.get(status, "Change what is sent (--file, --text, --payload, --shape) or the protocol (--protocol).")
 
 
-def measure_loads(server: LoadedServer, specs: Sequence[LoadSpec], watcher: Watcher) -> list[MeasuredLoad]:
+def measure_loads(server: LoadTarget, specs: Sequence[LoadSpec], watcher: Watcher) -> list[MeasuredLoad]:
     """Measure loads of one server in turns: each visit has a window of every one, in an order drawn anew.
 
     A server that fails is a result. Measuring ends when the server is dead, or when the time is over and each load has
@@ -331,7 +331,7 @@ def measure_loads(server: LoadedServer, specs: Sequence[LoadSpec], watcher: Watc
 
 
 def _measure_window(
-    server: LoadedServer, spec: LoadSpec, visit: int, watcher: Watcher, counters: Meter | None, began: float
+    server: LoadTarget, spec: LoadSpec, visit: int, watcher: Watcher, counters: Meter | None, began: float
 ) -> LoadWindow:
     adapter, target, plan = server.adapter(spec.batch), server.target, spec.window(visit)
     watcher.begin(f"{spec.description}, visit {visit + 1} of {spec.n_visits}", plan.seconds)

@@ -211,11 +211,11 @@ def measure_parallel(
         clients = [stack.enter_context(link.connect(sink.port)) for _ in range(connections)]
         pool = stack.enter_context(ThreadPoolExecutor(connections))
 
-        def share(index: int) -> None:
+        def send_share(index: int) -> None:
             for _ in range(index, requests, connections):
                 send_to_sink(clients[index], payload)
 
-        all_ms = partial(timed_ms, lambda: list(pool.map(share, range(connections))))
+        all_ms = partial(timed_ms, lambda: list(pool.map(send_share, range(connections))))
         all_ms()  # opens the windows
         row = _Row(_over(link, sink), payload_bytes, "warm", repeats)
         row.fill(all_ms)

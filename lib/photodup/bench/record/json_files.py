@@ -119,7 +119,7 @@ def reading(source: Path | str) -> Iterator[None]:
         ) from error
 
 
-def read_text(path: Path) -> str:
+def read_json_text(path: Path) -> str:
     """Return a text file of a run, JSON of some kind.
 
     Raises:
@@ -150,7 +150,7 @@ def read_json(path: Path, default: Any = None, **fields: type | tuple[type, ...]
     """
     if default is not None and not os.path.lexists(path):
         return default
-    text = read_text(path)
+    text = read_json_text(path)
     with reading(path):
         value = json.loads(text)
         kind = dict if default is None else type(default)

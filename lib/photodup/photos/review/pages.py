@@ -134,19 +134,19 @@ def confirm_page(site: CurrentSite, number: int = 1) -> Response:
     session = site.session
     marked = session.select(status=MARKED)
     items, page = _one_page(marked, number, PAGE_SIZE)
-    going = {photo.id: photo for item in marked for photo in item.leaving}
+    leaving = {photo.id: photo for item in marked for photo in item.leaving}
     written = session.transfers()
-    frees = bytes_freed(session.root, going.values())
+    frees = bytes_freed(session.root, leaving.values())
     return site.page(
         "confirm.html",
-        links=pictures.links_to(session.root, going.values(), site.folder.only),
+        links=pictures.links_to(session.root, leaving.values(), site.folder.only),
         n_sidecars=len({file for removal in session.removals() for file in removal.sidecars}),
         linked={number for number, n_bytes in frees.items() if not n_bytes},
         freed=sum(frees.values()),
         transfers=written,
         items=items,
         plan=session.plan(written),
-        leaving=going.keys(),
+        leaving=leaving.keys(),
         changed=pictures.problems(session.root, [p for item in items for p in item.photos]),
         **page,
     )

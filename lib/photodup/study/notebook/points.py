@@ -241,9 +241,9 @@ def _through_link(
         raise PhotodupError(f"{spec.backend} runs in this process: no link leads to it.")
     with Link(spec.link) as link:
         metrics_url = link.url(metrics_url) if metrics_url else None
-        far = partial(window, link.url(url), metrics_url, emulated_path(spec.link))
+        measure = partial(window, link.url(url), metrics_url, emulated_path(spec.link))
         is_grpc = parse_backend(spec.backend).protocol == "grpc"
-        measured = link.measure_far(far, in_own_process=is_grpc)
+        measured = link.measure_far(measure, in_own_process=is_grpc)
         if late := link.invalid_reason():
             measured |= {"status": "failed", "error": late}
     return measured

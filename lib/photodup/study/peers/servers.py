@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photodup.bench.anyurl.measure import LoadedServer
+from photodup.bench.anyurl.measure import LoadTarget
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.backends.adapters import check_embeddings
@@ -129,7 +129,7 @@ class LiveServer:
 
     def adapter(self) -> Any:
         """Return a client for the load generator."""
-        return LoadedServer(self.target, payloads(), is_embedded=True).adapter()
+        return LoadTarget(self.target, payloads(), is_embedded=True).adapter()
 
     def check(self) -> float:
         """Return the lowest cosine to our own embeddings.

@@ -29,7 +29,7 @@ from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import from_ports
 from photodup.serving.triton.config import parse_config
 from photodup.serving.triton.copies import configure
-from photodup.study.comparisons import figures, measure, outcomes
+from photodup.study.comparisons import measure, outcome_charts, outcomes
 from photodup.study.comparisons.measure import Amount, amount_of, measure_comparisons
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE, folder_of, read_run
@@ -282,7 +282,7 @@ def test_nothing_measured_is_no_verdict(declare, tmp_path):
     assert found.side_figures.empty and len(found.outcome_table()) == 5
     # A notebook computes with the frame of nothing as with any other.
     assert {*COLUMNS, "throughput_images_per_s"} <= set(found.side_figures)
-    assert figures.draw_sides(found) is None
+    assert outcome_charts.draw_sides(found) is None
 
 
 def test_the_quick_study_measures_what_is_marked(declare):

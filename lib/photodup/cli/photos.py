@@ -14,6 +14,7 @@ from photodup.cli.load import AsJson
 from photodup.cli.options import with_groups
 from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, count, escaped, printable
+from photodup.photos.library.settings import RULES
 
 if TYPE_CHECKING:
     from photodup.embedding.client.embedder import Embedder
@@ -70,10 +71,7 @@ class GroupOptions:
         ),
     ] = None
     digest: Annotated[str | None, Option("--model", help="digest of the model, or its beginning")] = None
-    keep: Annotated[
-        str | None,
-        Option(help="of files that reproduce all, by resolution, format, metadata, oldest, size, folder"),
-    ] = None
+    keep: Annotated[str | None, Option(help=f"of files that reproduce all, by {', '.join(RULES)}")] = None
     folders: Annotated[
         list[str] | None,
         Option("--prefer-folder", help="keep what lies here before all else; repeat, best first"),

@@ -16,7 +16,7 @@ from photodup.embedding.backends import parse_backend
 from photodup.photos.demo.encoder import NAME as SMALL_ENCODER
 from photodup.photos.embed.choose import AUTO, EncoderRequest, known_backends, probe_servers
 from photodup.photos.library.hard_links import bytes_freed
-from photodup.photos.library.settings import DEFAULT_RULES, LEAST_THRESHOLD, check_folders, check_inside
+from photodup.photos.library.settings import LEAST_THRESHOLD, RULES, check_folders, check_inside
 from photodup.photos.review import pictures
 from photodup.photos.review.reviewed_folder import OPENING, ReviewTask
 from photodup.photos.review.session import DONE, MARKED, TODO, Item
@@ -181,7 +181,7 @@ def settings(site: CurrentSite) -> Response:
         local=_LOCAL,
         chosen=chosen,
         is_other=chosen not in listed,
-        rules=[*stored.keep, *(rule for rule in DEFAULT_RULES if rule not in stored.keep)],
+        rules={rule: RULES[rule] for rule in (*stored.keep, *RULES)},
     )
 
 

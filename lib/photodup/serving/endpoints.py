@@ -174,7 +174,7 @@ def load_endpoints(path: Path | str) -> Endpoints:
     return _checked(str(path), data)
 
 
-def replaced(endpoints: Endpoints, **fields: Any) -> Endpoints:
+def replaced(endpoints: Endpoints, **fields: object) -> Endpoints:
     """Return the endpoints with other fields.
 
     Raises:

@@ -217,7 +217,7 @@ class LoadTarget:
         if self.payloads.media_type == JSON and not self.target.protocol.startswith("kserve"):
             object.__setattr__(self, "target", replace(self.target, protocol="post"))  # a body, as it is
 
-    def adapter(self, batch: int = 1) -> Any:
+    def adapter(self, batch: int = 1) -> HttpAdapter | GrpcAdapter:
         """Return a new adapter; it lives for one measurement.
 
         Raises:

@@ -7,7 +7,6 @@ never zero.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from photodup.bench import Columns
 from photodup.bench.link.link import timed_ms
@@ -209,7 +208,7 @@ def _try_read(url: str, headers: Mapping[str, str], columns: Columns) -> Scrape 
         return None
 
 
-def cold_start(start: Callable[[], Any], request: Callable[[], Any]) -> dict[str, float]:
+def cold_start(start: Callable[[], object], request: Callable[[], object]) -> dict[str, float]:
     """Time a server, or one model of it, from nothing to its tenth answer.
 
     Args:

@@ -195,7 +195,7 @@ def infer_call(channel: Any) -> Any:
     return service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
 
 
-def about_model(channel: Any, kind: str, model: str, version: str = "", **options: Any) -> dict[str, Any]:
+def about_model(channel: Any, kind: str, model: str, version: str = "", **options: object) -> dict[str, Any]:
     """Return a model's `ModelMetadata`, `ModelConfig` or `ModelStatistics` over gRPC, in the form of HTTP's JSON.
 
     Raises:

@@ -9,7 +9,6 @@ import base64
 import io
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import nbformat
 
@@ -44,7 +43,7 @@ def write_opening(notebook: nbformat.NotebookNode, run: str = REFERENCE) -> None
     opening.source = _CONTENTS.sub("", opening.source) + _contents(notebook)
 
 
-def with_headings(cells: Iterable[Any]) -> Iterator[tuple[Any, str]]:
+def with_headings(cells: Iterable[nbformat.NotebookNode]) -> Iterator[tuple[nbformat.NotebookNode, str]]:
     """Yield each cell with the heading that it stands under."""
     heading = ""
     for cell in cells:
@@ -54,7 +53,7 @@ def with_headings(cells: Iterable[Any]) -> Iterator[tuple[Any, str]]:
         yield cell, heading
 
 
-def alternative(output: Any, heading: str) -> str:
+def alternative(output: nbformat.NotebookNode, heading: str) -> str:
     """Return the alternative text of a figure: its finding (`charts.finding`), else the heading that it stands under."""
     return output.get("metadata", {}).get("image/png", {}).get("alt") or f"Figure: {heading}"
 

@@ -33,7 +33,7 @@ from photodup.bench.anyurl.payloads import payloads_for
 from photodup.bench.anyurl.target import target_of
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
-from photodup.bench.record.record import RunStore, load_records
+from photodup.bench.record.store import RunStore, load_records
 from photodup.bench.stats.comparison import Comparison, Observed, Outcome, compare_all, has_failed
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root

@@ -15,7 +15,7 @@ from support.command import running
 
 from photodup.bench.record import environment, json_files, record
 from photodup.bench.record.json_files import RecordError, to_json_value
-from photodup.bench.record.record import RunStore, figures_of_run, load_records
+from photodup.bench.record.store import RunStore, figures_of_run, load_records
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.embedding.backends import parse_backend
@@ -188,7 +188,7 @@ def test_a_missing_run_is_refused(tmp_path):
 
 HOLDER = """
 import sys, time
-from photodup.bench.record.record import RunStore
+from photodup.bench.record.store import RunStore
 RunStore(sys.argv[1]).lock()
 print("held", flush=True)
 time.sleep(60)

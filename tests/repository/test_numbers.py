@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from repository.test_docs import DOCUMENTS, prose_of
 from support.paths import ROOT
 
-from photodup.bench.link.link import PRESETS
+from photodup.bench.link.emulate import PRESETS
 from photodup.embedding.imaging import IMAGE_SIZE
 from photodup.photos.library.settings import DEFAULT_RULES
 from photodup.serving.service.settings import ServiceSettings

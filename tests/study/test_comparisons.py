@@ -20,7 +20,7 @@ from photodup.bench.pairs import declared
 from photodup.bench.pairs.alternate import LiveSide, VisitPlan, measure_visit, palindrome
 from photodup.bench.pairs.read import figures as figures_of
 from photodup.bench.pairs.read import notes_on_visits, observed
-from photodup.bench.record.record import load_records
+from photodup.bench.record.store import load_records
 from photodup.bench.stats.comparison import Verdict, does_decide
 from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError

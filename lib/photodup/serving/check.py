@@ -22,8 +22,8 @@ from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_back
 from photodup.embedding.client.http import Patience, Remote, ask
 from photodup.embedding.client.servers import server_client
 from photodup.embedding.wire.http import AnswerError, read_json_answer
-from photodup.serving.control_key import http_headers
 from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU, UNNAMED_GPU, Endpoints
+from photodup.serving.triton.control_key import http_headers
 
 TIMEOUT_S = 3.0
 READY = "ready"

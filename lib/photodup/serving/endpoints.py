@@ -15,7 +15,7 @@ from photodup.core.addresses import grpc_address, http_address
 from photodup.core.errors import PhotodupError
 from photodup.core.files import real_path, write_atomically
 from photodup.embedding.backends import Backend, backend_of_model, parse_backend, wires_of
-from photodup.serving import control_key
+from photodup.serving.triton import control_key
 
 # Triton's models in our GPU images.
 DEPLOYED = (

@@ -8,11 +8,11 @@ from support.figures import measure_figure
 from support.http_server import accepting
 from support.link import needs_link
 
-from photodup.bench.link import link as link_module
-from photodup.bench.link.link import Link, LinkError, LinkSpec
+from photodup.bench.link import emulate as link_module
+from photodup.bench.link.emulate import Link, LinkError, LinkSpec
 from photodup.bench.link.payload_latency import measure_path
 from photodup.bench.load.plan import WindowPlan
-from photodup.bench.record.record import RunStore
+from photodup.bench.record.store import RunStore
 from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 from photodup.serving.endpoints import DEPLOYED, Endpoints, from_ports

@@ -18,7 +18,7 @@ from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.backends.server_adapters import GrpcAdapter, HttpAdapter
-from photodup.bench.link.link import LOOPBACK, NetworkPath
+from photodup.bench.link.emulate import LOOPBACK, NetworkPath
 from photodup.bench.load.counters import check_page, meter
 from photodup.bench.load.plan import ARRIVALS, WindowPlan
 from photodup.bench.load.usage import local_usage

@@ -3,7 +3,7 @@
 import socket
 from dataclasses import dataclass
 
-from photodup.bench.link.link import Link, LinkSpec
+from photodup.bench.link.emulate import Link, LinkSpec
 from photodup.bench.link.packets import MTU
 from photodup.bench.link.tcp import MSS_BYTES, SO_SNDBUFFORCE, ByteSink, send_to_sink
 

@@ -23,7 +23,14 @@ from typing import Any
 
 from photodup.bench import Columns
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
-from photodup.bench.link.link import HANDSHAKES, Link, LinkSpec, emulated_path, measure_round_trip, timed_ms
+from photodup.bench.link.emulate import (
+    HANDSHAKES,
+    Link,
+    LinkSpec,
+    emulated_path,
+    measure_round_trip,
+    timed_ms,
+)
 from photodup.bench.link.tcp import ByteSink, request_info, send_to_sink, tcp_info
 from photodup.core.errors import PhotodupError
 

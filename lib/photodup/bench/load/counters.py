@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from photodup.bench import Columns
-from photodup.bench.link.link import timed_ms
+from photodup.bench.link.emulate import timed_ms
 from photodup.bench.load.usage import metrics_page, usage
 from photodup.core.errors import PhotodupError
 

@@ -187,7 +187,7 @@ class _Verification:
     class_index: int = 0
 
     def check_all(self, is_hostile: bool) -> None:
-        photos = pictures.photos()
+        photos = pictures.photo_check()
         self.show(photos.name)
         first = self.server.ask(photos.files[:1])
         if first.kind != ANSWERED:

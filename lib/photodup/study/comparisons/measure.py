@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from photodup.bench import Columns
 from photodup.bench.backends.adapters import adapter
-from photodup.bench.link.link import Link
+from photodup.bench.link.emulate import Link
 from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import LiveSide, Visit, VisitPlan, measure_visit
 from photodup.bench.pairs.declared import Pair, Side

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from photodup.bench.link.link import LOOPBACK, NetworkPath
-from photodup.bench.record.record import RunStore
+from photodup.bench.link.emulate import LOOPBACK, NetworkPath
+from photodup.bench.record.store import RunStore
 from photodup.core import settings
 from photodup.core.errors import PhotodupError
 from photodup.core.names import escaped
@@ -95,8 +95,8 @@ class Run:
         return Gap(result)
 
     def figures(self) -> pd.DataFrame:
-        """Return every figure of this run as one tidy table (see `photodup.bench.record.record.figures_of_run`)."""
-        from photodup.bench.record.record import figures_of_run
+        """Return every figure of this run as one tidy table (see `photodup.bench.record.store.figures_of_run`)."""
+        from photodup.bench.record.store import figures_of_run
 
         return figures_of_run(self.directory)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from photodup.bench.record import latencies
-from photodup.bench.record.record import load_records
+from photodup.bench.record.store import load_records
 from photodup.core.files import write_atomically
 from photodup.core.pages import render_page
 from photodup.study.notebook.files import notebooks, read_study

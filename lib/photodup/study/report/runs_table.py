@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from photodup.bench.record.record import figures_of_run
+from photodup.bench.record.store import figures_of_run
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.pages import render_page

@@ -63,11 +63,11 @@ def measure_round_trip(handshake: Callable[[], object], requested_ms: float) -> 
     ):
         if samples:
             time.sleep(PAUSE_S)
-        samples.append(timed_ms(handshake))
+        samples.append(time_ms(handshake))
     return RoundTrip(min(samples), median(samples))
 
 
-def timed_ms(call: Callable[[], object]) -> float:
+def time_ms(call: Callable[[], object]) -> float:
     """Return how long a call takes, ms."""
     started = time.perf_counter()
     call()

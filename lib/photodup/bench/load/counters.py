@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from photodup.bench import Columns
-from photodup.bench.link.emulate import timed_ms
+from photodup.bench.link.emulate import time_ms
 from photodup.bench.load.usage import metrics_page, usage
 from photodup.core.errors import PhotodupError
 
@@ -219,6 +219,6 @@ def cold_start(start: Callable[[], object], request: Callable[[], object]) -> di
         `ready_s` from the start, `first_answer_ms`, `third_answer_ms`, `tenth_answer_ms`, and `first_answer_s` from the
         start.
     """
-    columns, answers_ms = {"ready_s": timed_ms(start) / 1000}, [timed_ms(request) for _ in range(10)]
+    columns, answers_ms = {"ready_s": time_ms(start) / 1000}, [time_ms(request) for _ in range(10)]
     columns |= {f"{name}_answer_ms": answers_ms[i] for name, i in (("first", 0), ("third", 2), ("tenth", 9))}
     return columns | {"first_answer_s": columns["ready_s"] + answers_ms[0] / 1000}

@@ -25,7 +25,7 @@ from photodup.bench.anyurl.gate import N_SIMULATED, Draw, fails, planted_heads
 from photodup.bench.pairs.alternate import Visit
 from photodup.bench.pairs.declared import Declarations, Pair, declarations
 from photodup.bench.pairs.read import comparison_of
-from photodup.bench.record.record import RunStore, load_records
+from photodup.bench.record.store import RunStore, load_records
 from photodup.bench.stats.comparison import Comparison, Observed, Outcome, Verdict, compare_all, has_failed
 from photodup.bench.stats.metrics import SMALLEST_EFFECT
 from photodup.core.paths import project_root

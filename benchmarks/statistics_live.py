@@ -28,12 +28,12 @@ from benchmarks.rows import LATENCY
 from benchmarks.statistics import GATE_LIMIT
 from photodup.bench.anyurl.comparison import compare_servers
 from photodup.bench.anyurl.gate import measure_gate
-from photodup.bench.anyurl.measure import LoadedServer, LoadSpec
+from photodup.bench.anyurl.measure import LoadSpec, LoadTarget
 from photodup.bench.anyurl.payloads import payloads_for
 from photodup.bench.anyurl.target import target_of
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
-from photodup.bench.record.record import RunStore, load_records
+from photodup.bench.record.store import RunStore, load_records
 from photodup.bench.stats.comparison import Comparison, Observed, Outcome, compare_all, has_failed
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
@@ -48,7 +48,7 @@ GATES = 40  # on a null, and half as many on a delay
 GATE_DELAY, GATE_MS, GATE_S = 0.15, 20.0, 12.0
 BUSY_LOOP: Sequence[str] = (sys.executable, "-c", "while True: pass")
 
-Relayed = Callable[[float], LoadedServer]
+Relayed = Callable[[float], LoadTarget]
 """Reaches a server through a relay of its own that waits so large a share of the server's time."""
 
 
@@ -89,11 +89,11 @@ def measure(n: int, delay: float, run_dir: Path) -> None:
                 print(f"{number:2} {row['planted']:32} {interval:26} {outcome.verdict}", flush=True)
 
 
-def relay(stack: ExitStack, upstream: str, share: float) -> LoadedServer:
+def relay(stack: ExitStack, upstream: str, share: float) -> LoadTarget:
     """Start a relay of a server that waits a share of its time, and return how it is asked."""
     url = stack.enter_context(null_server.running(upstream=upstream, slower=share))
     target = target_of(f"{url}/embed")
-    return LoadedServer(target, payloads_for(target, kind=None, paths=(), texts=()))
+    return LoadTarget(target, payloads_for(target, kind=None, paths=(), texts=()))
 
 
 def measure_batch(relayed: Relayed, number: int, delay: float) -> dict[str, Any]:

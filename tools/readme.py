@@ -14,7 +14,7 @@ import yaml
 
 from benchmarks.rows import blocks as speed_blocks
 from photodup.bench.pairs.declared import declarations
-from photodup.bench.record.record import load_records
+from photodup.bench.record.store import load_records
 from photodup.bench.stats.comparison import Outcome
 from photodup.bench.stats.sentence import cells_of
 from photodup.core.errors import PhotodupError

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from photodup.bench.anyurl.comparison import ServerComparison
-    from photodup.bench.anyurl.measure import LoadedServer, MeasuredLoad
+    from photodup.bench.anyurl.measure import LoadTarget, MeasuredLoad
     from photodup.photos.groups.results import Tiers
     from photodup.photos.library.scan import ScanReport
 
@@ -146,10 +146,10 @@ def compare(url_a: str, url_b: str, *, seconds: float = 60.0, concurrency: int =
     return compare_servers(*servers, LoadSpec(concurrency, seconds=seconds), Watcher(None))
 
 
-def _server(url: str) -> LoadedServer:
-    from photodup.bench.anyurl.measure import LoadedServer
+def _server(url: str) -> LoadTarget:
+    from photodup.bench.anyurl.measure import LoadTarget
     from photodup.bench.anyurl.payloads import payloads_for
     from photodup.bench.anyurl.target import target_of
 
     target = target_of(url)
-    return LoadedServer(target, payloads_for(target, kind=None, paths=[], texts=[]))
+    return LoadTarget(target, payloads_for(target, kind=None, paths=[], texts=[]))

@@ -13,7 +13,7 @@ from support.command import run_python
 
 from photodup.bench.record import latencies
 from photodup.bench.record.json_files import RecordError
-from photodup.bench.record.record import RunStore
+from photodup.bench.record.store import RunStore
 from photodup.core.paths import project_root
 
 CONFIG = {"scenario": "single_stream"}
@@ -67,7 +67,7 @@ def test_one_row_a_request_as_it_is_documented(tmp_path):
 KILLED = """
 import os, signal, sys
 import numpy as np
-from photodup.bench.record.record import RunStore
+from photodup.bench.record.store import RunStore
 store = RunStore(sys.argv[1])
 store.measure_or_load("first", lambda: {"x": 1, "raw": {"latency_ms": np.arange(9)}}, config={})
 how = sys.argv[2]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photodup.bench.link import link, packets
-from photodup.bench.link.link import Link, LinkError, LinkSpec, measure_round_trip
+from photodup.bench.link import emulate, packets
+from photodup.bench.link.emulate import Link, LinkError, LinkSpec, measure_round_trip
 
 
 def handshake(*seconds):
@@ -25,7 +25,7 @@ def handshake(*seconds):
 
 
 def test_the_floor_is_the_shortest_of_at_least_ten(figure, monkeypatch):
-    monkeypatch.setattr(link, "PAUSE_S", 0)
+    monkeypatch.setattr(emulate, "PAUSE_S", 0)
     shake = handshake(*[0.02] * 9, 0.005, 0.02)
     found = measure_round_trip(shake, 15)
     assert shake.n == 10
@@ -34,8 +34,8 @@ def test_the_floor_is_the_shortest_of_at_least_ten(figure, monkeypatch):
 
 
 def test_a_busy_machine_is_asked_again_until_the_floor_shows(figure, monkeypatch):
-    monkeypatch.setattr(link, "PAUSE_S", 0)
-    monkeypatch.setattr(link, "RETRY_S", 60)
+    monkeypatch.setattr(emulate, "PAUSE_S", 0)
+    monkeypatch.setattr(emulate, "RETRY_S", 60)
     shake = handshake(*[0.03] * 25, 0.005)
     found = measure_round_trip(shake, 15)
     assert shake.n >= 26 and found.floor_ms <= found.median_ms and found.median_ms >= 30
@@ -43,15 +43,15 @@ def test_a_busy_machine_is_asked_again_until_the_floor_shows(figure, monkeypatch
 
 
 def test_a_slower_link_is_that_slower_link_when_the_time_is_over(monkeypatch):
-    monkeypatch.setattr(link, "PAUSE_S", 0)
-    monkeypatch.setattr(link, "RETRY_S", 0.5)
+    monkeypatch.setattr(emulate, "PAUSE_S", 0)
+    monkeypatch.setattr(emulate, "RETRY_S", 0.5)
     shake = handshake(0.02)
     assert measure_round_trip(shake, 5).floor_ms >= 20 and shake.n >= 10
 
 
 def test_a_round_trip_that_is_too_short_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(link, "PAUSE_S", 0)
-    monkeypatch.setattr(link, "RETRY_S", 60)
+    monkeypatch.setattr(emulate, "PAUSE_S", 0)
+    monkeypatch.setattr(emulate, "RETRY_S", 60)
     shake = handshake(0)
     measure_round_trip(shake, 50)
     assert shake.n == 10

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.command import running
 
-from photodup.bench.record import environment, json_files, record
+from photodup.bench.record import environment, json_files
 from photodup.bench.record.json_files import RecordError, to_json_value
-from photodup.bench.record.record import RunStore, figures_of_run, load_records
+from photodup.bench.record.store import FIGURE_COLUMNS, RunStore, figures_of_run, load_records
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import project_root
 from photodup.embedding.backends import parse_backend
@@ -188,7 +188,7 @@ def test_a_missing_run_is_refused(tmp_path):
 
 HOLDER = """
 import sys, time
-from photodup.bench.record.record import RunStore
+from photodup.bench.record.store import RunStore
 RunStore(sys.argv[1]).lock()
 print("held", flush=True)
 time.sleep(60)
@@ -211,7 +211,7 @@ def test_figures_have_the_agreed_columns_and_join_their_visits(store):
         store.measure_or_load("p", lambda w=window: w, config=CONFIG | {"visit": visit}, kind="figure")
     store.measure_or_load("step", lambda: {"latency_ms_p50": 2.0}, config=CONFIG, kind="visit")
     figures = figures_of_run(store.directory)
-    assert list(figures.columns[: len(record.FIGURE_COLUMNS)]) == record.FIGURE_COLUMNS
+    assert list(figures.columns[: len(FIGURE_COLUMNS)]) == FIGURE_COLUMNS
     assert list(figures["key"]) == ["p"] and list(figures["batch"]) == [1] and set(figures["run"]) == {"run"}
     assert figures.latency_ms_p50.tolist() == [pytest.approx(4)] and figures.n_requests.tolist() == [10]
     assert "parts" not in figures

@@ -77,9 +77,9 @@ def test_comparisons_that_vary_alike_share_more_than_those_that_do_not():
     generator = np.random.default_rng(1)
     even = comparison.noise_of([moved(0.01, generator) for _ in range(40)])
     uneven = comparison.noise_of([moved(0.1 ** (1 + i % 3), generator) for i in range(40)])
-    assert even.dof > 20 and math.isclose(even.usual, 1e-4, rel_tol=0.3)
+    assert even.dof > 20 and math.isclose(even.prior, 1e-4, rel_tol=0.3)
     assert 0 < uneven.dof < 3
-    assert comparison.noise_of([observed(0.0, wiggle=0 * WIGGLE)] * 5).usual == 0, "visits that are all alike"
+    assert comparison.noise_of([observed(0.0, wiggle=0 * WIGGLE)] * 5).prior == 0, "visits that are all alike"
 
 
 def test_holm_as_in_the_textbook():

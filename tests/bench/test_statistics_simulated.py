@@ -9,7 +9,7 @@ from support.visits import planted_visit
 from benchmarks import statistics
 from benchmarks.statistics import Spread, generated, quick_amount, recorded, resampled, simulate
 from photodup.bench.pairs.declared import declarations
-from photodup.bench.record.record import RunStore
+from photodup.bench.record.store import RunStore
 from photodup.bench.stats import comparison
 from photodup.study.comparisons.measure import Amount, visit_config, visit_key
 

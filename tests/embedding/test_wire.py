@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from starlette.datastructures import Headers
 
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi
-from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp, stated
+from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp, params_of
 from photodup.serving.service import bodies
 
 NUMBERS = arrays.arrays(
@@ -142,4 +142,4 @@ def test_whatever_a_server_answers_is_rows_or_one_sentence(protocol, content, le
 )
 def test_a_configuration_of_another_form_is_one_sentence(config):
     with pytest.raises(AnswerError, match="configuration of the model cannot be read"):
-        stated(config, lambda model: {})
+        params_of(config, lambda model: {})

@@ -29,7 +29,7 @@ from support.triton import tiny_graph
 from fuzz.images import keep, mutate
 from photodup.bench.record import latencies
 from photodup.bench.record.json_files import read_json
-from photodup.bench.record.record import RunStore, figures_of_run
+from photodup.bench.record.store import RunStore, figures_of_run
 from photodup.core.errors import PhotodupError
 from photodup.embedding.engines.encoder import load_model
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, OpenAi

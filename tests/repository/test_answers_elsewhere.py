@@ -26,7 +26,7 @@ NOTHING: dict[str, Verdict] = {}
 
 def compared(notebook, endpoints, verdicts=NOTHING, otherwise=Verdict.BEYOND) -> Comparisons:
     """Return the comparisons of a notebook as a run against these servers has them: measured where both sides are there."""
-    pairs = tuple(pair.on(endpoints.has) for pair in declarations().pairs_of([notebook]))
+    pairs = tuple(pair.offered(endpoints.has) for pair in declarations().pairs_of([notebook]))
     outcomes, arms = {}, []
     for pair in pairs:
         lacking = [s.backend for s in (pair.a, pair.b) if s.backend.name not in endpoints.backends]

@@ -15,7 +15,7 @@ from support.command import one_sentence, run_python
 from support.plants import PLANTS
 from support.triton import needs_triton
 
-from photodup.bench.record.record import RunStore, load_records
+from photodup.bench.record.store import RunStore, load_records
 from photodup.core.errors import PhotodupError
 from photodup.serving.triton.server import triton_venv
 

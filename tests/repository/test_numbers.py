@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from repository.test_docs import DOCUMENTS, prose_of
 from support.paths import ROOT
 
-from photodup.bench.link.link import PRESETS
+from photodup.bench.link.emulate import PRESETS
 from photodup.embedding.imaging import IMAGE_SIZE
 from photodup.photos.library.settings import DEFAULT_RULES
 from photodup.serving.service.settings import ServiceSettings
@@ -53,7 +53,6 @@ def facts() -> dict[str, str]:
         r"\b(60\d[, ]?\d{3}) bytes": f"{fp32_bytes:,}",
         r"\b(15[0-2]) KB": f"{fp32_bytes / 4000:.0f}",
         r"`us-east` has (\d+ ms and \d+ Mbit/s)": f"{US_EAST.rtt_ms:g} ms and {US_EAST.rate_mbit_s:g} Mbit/s",
-        r"reproduce all, by (resolution[a-z, ]+)": ", ".join(DEFAULT_RULES),
         r"waits up to (\d+ ms) \(`BATCH_DELAY_MS`\)": f"{ServiceSettings.model_fields['batch_delay_ms'].default:g} ms",
         r"([\d.]+) ?% of the\s+simulated sets are in error": answer_of(
             "14", r"more than 2 ?% in ([\d.]+) ?%"
@@ -89,12 +88,16 @@ def test_numbers_of_one_thing_are_one_number():
     assert not differing(list(texts()))
 
 
+def test_the_documented_order_of_the_keep_rules_is_the_default():
+    text = (ROOT / "docs/photos.md").read_text(encoding="utf-8").partition("Its default is ")[2]
+    assert re.findall(r"`(\w+)`\s\(", text.partition("If none reproduces")[0]) == list(DEFAULT_RULES)
+
+
 def test_each_number_is_said_somewhere_and_a_changed_one_is_found():
     places = list(texts())
     for pattern in facts():
         name, text = next((name, text) for name, text in places if re.search(pattern, text))
         match = re.search(pattern, text)
         other = re.sub(r"(\d)(\D*)$", lambda last: f"{(int(last[1]) + 1) % 10}{last[2]}", match[1])
-        other = other if other != match[1] else other.replace("oldest, size", "size, oldest")
         (line,) = differing([(name, text[: match.start(1)] + other + text[match.end(1) :])])
         assert line.startswith(name) and repr(other) in line

@@ -18,7 +18,7 @@ import yaml
 from support.paths import ROOT
 
 from benchmarks.rows import blocks as speed_blocks
-from photodup.bench.record.record import load_records
+from photodup.bench.record.store import load_records
 from photodup.core.errors import PhotodupError
 from photodup.core.extras import EXTRAS, USES
 from photodup.embedding.engines.model import PRECISIONS, SUPPORTED

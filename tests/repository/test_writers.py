@@ -52,7 +52,7 @@ REMOVERS = {
     "lib/photodup/serving/triton/copies.py:model_copy": "a copy of a model that it made itself, in a repository in build/",
     "lib/photodup/serving/triton/copies.py:_copy": "what an interrupted comparison left under that copy's name",
     "lib/photodup/serving/triton/server.py:_remove_shared_memory": "in /dev/shm, by our prefix and process id",
-    "lib/photodup/serving/control_key.py:stored_key": "the key file of a server of ours, when that server has stopped",
+    "lib/photodup/serving/triton/control_key.py:stored_key": "the key file of a server of ours, once it has stopped",
 }
 
 

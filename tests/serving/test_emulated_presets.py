@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from photodup.serving.triton.emulated import presets
+from photodup.serving.triton.emulated import emulated_gpus
 from photodup.serving.triton.models.emulation import emulated_embedding, wait_until
 
 
@@ -15,17 +15,17 @@ def test_presets_are_the_published_times_and_say_what_is_assumed(root: Path) -> 
     with (root / "results/published/devices.csv").open() as file:
         peaks = {row["device"]: row for row in csv.DictReader(file)}
     published = {"4080": 5.7, "4080trt": 2.0, "4090": 4.41, "4090trt": 2.68, "a100": 4.04, "a100trt": 3.63}
-    assert set(presets()) == {*published, "zero"}
+    assert set(emulated_gpus()) == {*published, "zero"}
     for name, batch_1_ms in published.items():
-        preset = presets()[name]
-        assert preset.base_ms + preset.per_image_ms == pytest.approx(batch_1_ms)
-        assert "published study, step" in preset.source
-        assert "assumed" in preset.assumption
+        gpu = emulated_gpus()[name]
+        assert gpu.base_ms + gpu.per_image_ms == pytest.approx(batch_1_ms)
+        assert "published study, step" in gpu.source
+        assert "assumed" in gpu.assumption
         precision = "fp16_tflops" if name.endswith("trt") else "tf32_tflops"
-        peak = float(peaks[preset.gpu][precision])
-        assert preset.per_image_ms == pytest.approx(8.82 / (0.4 * peak))
-        assert preset.base_ms > 0
-    assert presets()["zero"].base_ms == presets()["zero"].per_image_ms == 0
+        peak = float(peaks[gpu.gpu][precision])
+        assert gpu.per_image_ms == pytest.approx(8.82 / (0.4 * peak))
+        assert gpu.base_ms > 0
+    assert emulated_gpus()["zero"].base_ms == emulated_gpus()["zero"].per_image_ms == 0
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])

@@ -20,7 +20,7 @@ from photodup.bench.pairs import declared
 from photodup.bench.pairs.alternate import LiveSide, VisitPlan, measure_visit, palindrome
 from photodup.bench.pairs.read import figures as figures_of
 from photodup.bench.pairs.read import notes_on_visits, observed
-from photodup.bench.record.record import load_records
+from photodup.bench.record.store import load_records
 from photodup.bench.stats.comparison import Verdict, does_decide
 from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
@@ -29,7 +29,7 @@ from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import from_ports
 from photodup.serving.triton.config import parse_config
 from photodup.serving.triton.copies import configure
-from photodup.study.comparisons import figures, measure, outcomes
+from photodup.study.comparisons import measure, outcome_charts, outcomes
 from photodup.study.comparisons.measure import Amount, amount_of, measure_comparisons
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE, folder_of, read_run
@@ -282,7 +282,7 @@ def test_nothing_measured_is_no_verdict(declare, tmp_path):
     assert found.side_figures.empty and len(found.outcome_table()) == 5
     # A notebook computes with the frame of nothing as with any other.
     assert {*COLUMNS, "throughput_images_per_s"} <= set(found.side_figures)
-    assert figures.draw_sides(found) is None
+    assert outcome_charts.draw_sides(found) is None
 
 
 def test_the_quick_study_measures_what_is_marked(declare):
@@ -537,7 +537,7 @@ def test_threads_are_set_where_the_server_has_them_under_its_own_name(served, ex
 @pytest.mark.parametrize("notebook", [p.stem for p in notebooks(("04", "06", "07", "08"))])
 def test_a_rented_machine_with_fp32_alone_has_both_sides_of_a_comparison(notebook):
     has = from_ports("198.18.0.2", models=MODELS).has
-    pairs = [pair.on(has) for pair in declared.declarations().pairs_of([notebook])]
+    pairs = [pair.offered(has) for pair in declared.declarations().pairs_of([notebook])]
     assert any(has(pair.a.backend) and has(pair.b.backend) for pair in pairs)
 
 
@@ -550,14 +550,14 @@ def test_the_repositorys_own_file_is_sound():
     assert len(quick) <= 8 and all(pair.is_primary for pair in quick)
     assert len(found.nulls_of(quick, quick=True)) <= 3
     # A processor without INT8 has other sides of everything but what compares precisions.
-    on_old = [p.on(lambda b: b.engine != "trt" and b.precision == "fp32") for p in (*quick, *found.nulls)]
-    left = {p.name for p in on_old if {p.a.backend.precision, p.b.backend.precision} != {"fp32"}}
+    old = [p.offered(lambda b: b.engine != "trt" and b.precision == "fp32") for p in (*quick, *found.nulls)]
+    left = {p.name for p in old if {p.a.backend.precision, p.b.backend.precision} != {"fp32"}}
     assert left == {"INT8 against FP32 in Triton, one"}
 
 
 def test_servers_that_lack_a_side_are_compared_by_what_they_have(declare, tmp_path):
     """A rented machine has no INT8: its own engine answers, and a reader with other endpoints reads that."""
-    other = {**ELSEWHERE, "elsewhere": [["slow", "fast"]]}
+    other = {**ELSEWHERE, "alternatives": [["slow", "fast"]]}
     found, run = declare({**DATA, "comparisons": {"06": [other]}}), opened(tmp_path / "run")
     with run.store:
         measure_comparisons(run, found.pairs, SIZES)
@@ -566,5 +566,5 @@ def test_servers_that_lack_a_side_are_compared_by_what_they_have(declare, tmp_pa
     compared = outcomes.read_comparisons(reader, "06", declared=found)
     (pair,) = compared.pairs
     assert (pair.a.name, pair.b.name) == ("slow", "fast") == tuple(compared.side_figures.side)
-    (before,) = found.pairs
-    assert before.on(lambda b: b.is_local).a.name == "slow" and before.on(everything.has).b.name == "absent"
+    offered = found.pairs[0].offered
+    assert offered(lambda b: b.is_local).a.name == "slow" and offered(everything.has).b.name == "absent"

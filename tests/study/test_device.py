@@ -10,7 +10,7 @@ import pytest
 from support.paths import ROOT
 from support.triton import save_graph
 
-from photodup.bench.record.record import RunStore, figures_of_run, load_records
+from photodup.bench.record.store import RunStore, figures_of_run, load_records
 from photodup.core.errors import PhotodupError
 from photodup.study.precision import compiler
 

@@ -12,7 +12,7 @@ from support.plants import PLANTS
 
 from photodup.bench.anyurl import report as load_report
 from photodup.bench.record import latencies
-from photodup.bench.record.record import RunStore
+from photodup.bench.record.store import RunStore
 from photodup.core.errors import PhotodupError
 from photodup.photos.demo.photographs import build_demo
 from photodup.serving.endpoints import from_ports, save_endpoints

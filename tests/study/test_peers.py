@@ -211,7 +211,7 @@ def run(tmp_path):
     speeds = {"infinity": 1.0, "litserve": 1 / 1.2, "bentoml": 1 / 1.1, "mosec": 1.0, "ray": 1.0}
     for pair in servers.declared().pairs:
         if "fastest" in pair.notebook:
-            a, b = ((pair.a, pair.b), *pair.elsewhere)[-1]  # as a processor without BF16 has it
+            a, b = ((pair.a, pair.b), *pair.alternatives)[-1]  # as a processor without BF16 has it
             plant(filled, replace(pair, a=a, b=b), 5.0, speeds[b.server.name])
         else:
             plant(filled, pair, 1.0, speeds[pair.b.name], spinning=0.1 * (pair.b.name == "ray"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from photodup.bench.link.link import Link, LinkError, LinkSpec
+from photodup.bench.link.emulate import Link, LinkError, LinkSpec
 
 # Why there is no link here; empty where it exists, for one that exists and fails must fail and not be skipped.
 NO_LINK = ""

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from support.shipped import start_shipped
 
-from photodup.bench.link.link import Link
+from photodup.bench.link.emulate import Link
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir
-from photodup.serving.control_key import new_key
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import NO_GPU, Endpoints, from_ports
 from photodup.serving.process.server_process import ServerProcess, is_answering
 from photodup.serving.service.start import command as service_command
 from photodup.serving.service.start import is_ready, patient_environment
+from photodup.serving.triton.control_key import new_key
 
 PORTS = {"fastapi": 8002, "http": 8003, "grpc": 8004, "metrics": 8005}
 """As published, as docker/compose.yaml and the all-in-one image have them."""

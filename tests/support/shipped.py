@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from photodup.core.paths import build_dir, project_root
-from photodup.serving.control_key import VARIABLE
 from photodup.serving.process.server_process import ServerProcess
+from photodup.serving.triton.control_key import VARIABLE
 from photodup.serving.triton.server import (
     _new_shm_prefix,
     backends_folder,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from photodup.bench.pairs.alternate import Visit
-from photodup.bench.record.record import RunStore
+from photodup.bench.record.store import RunStore
 from photodup.serving.endpoints import from_ports
 from photodup.study.comparisons.measure import visit_config, visit_key
 from photodup.study.notebook.run import Run

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "lib"))
 
 from photodup.bench.record import latencies  # noqa: E402
-from photodup.bench.record.record import load_records, read_record  # noqa: E402
+from photodup.bench.record.store import load_records, read_record  # noqa: E402
 from photodup.core.errors import PhotodupError  # noqa: E402
 from photodup.core.files import write_atomically  # noqa: E402
 from photodup.study.comparisons.outcomes import write_outcomes  # noqa: E402

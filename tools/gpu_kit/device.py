@@ -18,7 +18,7 @@ from engines import PRECISIONS, Opened, copy_rate, fidelity, gemm
 
 from photodup.bench.record import environment
 from photodup.bench.record.json_files import slug
-from photodup.bench.record.record import RunStore
+from photodup.bench.record.store import RunStore
 from photodup.core.errors import PhotodupError
 from photodup.core.paths import build_dir, project_root
 

@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
-from photodup.bench.record.record import load_records  # noqa: E402
+from photodup.bench.record.store import load_records  # noqa: E402
 from photodup.bench.stats.comparison import Outcome  # noqa: E402
 from photodup.bench.stats.sentence import number, sentence  # noqa: E402
 from photodup.study.comparisons.outcomes import read_all  # noqa: E402

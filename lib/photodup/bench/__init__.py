@@ -1,6 +1,6 @@
 """Measurements: load generator, emulated links, records, comparisons and statistics.
 
-May import: embedding. Read `load/plan.py` first, then `record/record.py`.
+May import: embedding. Read `load/plan.py` first, then `record/store.py`.
 """
 
 from typing import Any

@@ -175,7 +175,7 @@ def load(
     measured.
     """
     require("load")  # before anything is measured, for the page and the Parquet file come last
-    from photodup.bench.anyurl.measure import LoadedServer
+    from photodup.bench.anyurl.measure import LoadTarget
     from photodup.bench.anyurl.run import Job, limit_of, run_comparison, run_load
     from photodup.bench.anyurl.watch import Watcher
 
@@ -197,7 +197,7 @@ def load(
         target = server.target(url, number, timeout_s=timeout_s, method=request.method.upper())
         target = replace(target, metrics=metrics or "")
         shapes, inputs = tuple(request.shape or ()), tuple(request.input or ())
-        servers.append(LoadedServer(target, payload.payloads(target), shapes, inputs, request.encoding))
+        servers.append(LoadTarget(target, payload.payloads(target), shapes, inputs, request.encoding))
     name = f"photodup-load/{datetime.now():%Y%m%d-%H%M%S}"  # may exist: clocks are set back
     folder = out or next(path for n in count() if not (path := Path(f"{name}{-n or ''}")).exists())
     show = partial(print, flush=True, file=sys.stderr if as_json else None)
@@ -252,9 +252,9 @@ def gate(
             "Both commands run at once: write {port} in --url, and in the commands or use $PORT there."
         )
 
-    def server_of(address: str) -> measure.LoadedServer:
+    def server_of(address: str) -> measure.LoadTarget:
         target = server.target(address, timeout_s=30.0)
-        return measure.LoadedServer(target, payload.payloads(target))
+        return measure.LoadTarget(target, payload.payloads(target))
 
     urls = [str(url).replace("{port}", str(c.port)) for c in commands] or [str(base_url), str(head_url)]
     show = partial(print, flush=True, file=sys.stderr if as_json else None)

@@ -14,6 +14,7 @@ from photodup.cli.load import AsJson
 from photodup.cli.options import with_groups
 from photodup.core.errors import PhotodupError
 from photodup.core.names import as_text, count, escaped, printable
+from photodup.photos.library.settings import RULES
 
 if TYPE_CHECKING:
     from photodup.embedding.client.embedder import Embedder
@@ -70,10 +71,7 @@ class GroupOptions:
         ),
     ] = None
     digest: Annotated[str | None, Option("--model", help="digest of the model, or its beginning")] = None
-    keep: Annotated[
-        str | None,
-        Option(help="of files that reproduce all, by resolution, format, metadata, oldest, size, folder"),
-    ] = None
+    keep: Annotated[str | None, Option(help=f"of files that reproduce all, by {', '.join(RULES)}")] = None
     folders: Annotated[
         list[str] | None,
         Option("--prefer-folder", help="keep what lies here before all else; repeat, best first"),
@@ -254,18 +252,18 @@ def _print_group(group: "Group") -> None:
 
 
 def _record(group: "Group") -> dict[str, Any]:
-    def of(photo: "Photo") -> dict[str, Any]:
+    def fields_of(photo: "Photo") -> dict[str, Any]:
         fields = {"path": as_text(photo.path), "md5": photo.md5, "bytes": photo.size_bytes}
         return fields | {"protected": photo.id in group.protected}
 
     suggested = {photo.id for photo in group.may_go}
     members = [
-        of(m.photo)
+        fields_of(m.photo)
         | {"similarity": m.similarity, "same_bytes": m.is_same_bytes, "suggested": m.photo.id in suggested}
         | {"differs": m.difference, "frees": group.frees(m.photo) if m.photo.id in suggested else 0}
         for m in group.members
     ]
-    keep = of(group.keeper) | {"reason": group.choice.reason, "rule": group.choice.rule}
+    keep = fields_of(group.keeper) | {"reason": group.choice.reason, "rule": group.choice.rule}
     return {"tier": group.tier, "keep": keep, "members": members}
 
 

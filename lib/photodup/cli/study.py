@@ -78,8 +78,8 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
         print(f"{comparison.family[:2] or '--'} {kind}, {comparison.load}: {sentence(outcome)}")
         for note in outcome.notes:
             print(f"     {note}")
-    if left := len(outcomes) - len(planned):
-        print(f"This run leaves out {left} of {len(outcomes)} comparisons.")
+    if n_left := len(outcomes) - len(planned):
+        print(f"This run leaves out {n_left} of {len(outcomes)} comparisons.")
     states = [(answer.stem[:2], answer.state) for answer in notebook_answers(study_run.name)]
     print(f"\nanswers: {sum(s == 'decided' for _, s in states)} of {len(states)} decided:", end=" ")
     print(", ".join(f"{number} {state}" for number, state in states))

@@ -82,14 +82,14 @@ def purge_trash(
     n_chosen = count(len(chosen), "removal")
     if chosen and not yes:
         confirm(f"Delete {n_chosen} ({_megabytes(chosen)}) for good?", "Deleting for good")
-    freed = trash.purge(chosen, confirmed=unsigned)
-    print(f"{n_chosen} deleted, {freed / 1e6:.2f} MB freed")
+    freed_bytes = trash.purge(chosen, confirmed=unsigned)
+    print(f"{n_chosen} deleted, {freed_bytes / 1e6:.2f} MB freed")
     _print_unsigned_left(trash, unsigned)
 
 
 def _print_unsigned_left(trash: "Trash", unsigned: bool) -> None:
-    if not unsigned and (left := len(trash.contents().unsigned)):
-        print(f"{count(left, 'more removal')} not written by your photodup: add --unsigned for these.")
+    if not unsigned and (n_left := len(trash.contents().unsigned)):
+        print(f"{count(n_left, 'more removal')} not written by your photodup: add --unsigned for these.")
 
 
 def confirm(question: str, action: str) -> None:

@@ -2,12 +2,11 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 from photodup.core.extras import import_extra
 
 
-def render_page(template: Path, /, **values: Any) -> str:
+def render_page(template: Path, /, **values: object) -> str:
     """Return a page; all values in it are escaped unless they are marked safe."""
     jinja2 = import_extra("jinja2")
     loader = jinja2.FileSystemLoader([template.parent, Path(__file__).parent])

@@ -22,8 +22,8 @@ from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_back
 from photodup.embedding.client.http import Patience, Remote, ask
 from photodup.embedding.client.servers import server_client
 from photodup.embedding.wire.http import AnswerError, read_json_answer
-from photodup.serving.control_key import http_headers
 from photodup.serving.endpoints import NO_GPU, UNKNOWN_GPU, UNNAMED_GPU, Endpoints
+from photodup.serving.triton.control_key import http_headers
 
 TIMEOUT_S = 3.0
 READY = "ready"
@@ -130,16 +130,16 @@ def gpu_of(endpoints: Endpoints) -> tuple[str, int]:
     listed = [(parse_backend(name), url) for name, url in endpoints.backends.items()]
     services = {url for backend, url in listed if backend.server == "fastapi"}
     tritons = [(backend, url) for backend, url in listed if backend.server == "triton"]
-    stated = [_gpu_of_service(url) for url in sorted(services)]
+    gpus = [_gpu_of_service(url) for url in sorted(services)]
     if tritons:  # asked over HTTP; gRPC leads to the same Triton
         url = next((url for backend, url in tritons if backend.protocol == "http"), "")
-        stated.append(_gpu_of_triton(endpoints, url, {backend.triton_model for backend, _ in tritons}))
-    models = [gpu for gpu, _ in stated]
+        gpus.append(_gpu_of_triton(endpoints, url, {backend.triton_model for backend, _ in tritons}))
+    models = [gpu for gpu, _ in gpus]
     gpu_names = [gpu for gpu in models if gpu not in (NO_GPU, UNKNOWN_GPU, UNNAMED_GPU)]
     gpu = gpu_names[0] if gpu_names else UNNAMED_GPU if UNNAMED_GPU in models else UNKNOWN_GPU
     if models and set(models) == {NO_GPU}:
         gpu = NO_GPU
-    return gpu, max((count for _, count in stated), default=1)
+    return gpu, max((count for _, count in gpus), default=1)
 
 
 def service_engine(url: str) -> tuple[str, str]:

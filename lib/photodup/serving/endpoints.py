@@ -15,7 +15,7 @@ from photodup.core.addresses import grpc_address, http_address
 from photodup.core.errors import PhotodupError
 from photodup.core.files import real_path, write_atomically
 from photodup.embedding.backends import Backend, backend_of_model, parse_backend, wires_of
-from photodup.serving import control_key
+from photodup.serving.triton import control_key
 
 # Triton's models in our GPU images.
 DEPLOYED = (
@@ -174,7 +174,7 @@ def load_endpoints(path: Path | str) -> Endpoints:
     return _checked(str(path), data)
 
 
-def replaced(endpoints: Endpoints, **fields: Any) -> Endpoints:
+def replaced(endpoints: Endpoints, **fields: object) -> Endpoints:
     """Return the endpoints with other fields.
 
     Raises:

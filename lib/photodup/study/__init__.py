@@ -23,7 +23,7 @@ _NAMES = {
     "photodup.serving.triton.config": "set_batching",
     "photodup.serving.triton.control": "temporary_config",
     "photodup.study.accuracy.flips": "upper_bound",
-    "photodup.study.comparisons": "figures",
+    "photodup.study.comparisons": "outcome_charts",
     "photodup.study.comparisons.compare": "compare",
     "photodup.study.comparisons.outcomes": "read_comparisons",
     "photodup.study.notebook": "charts",

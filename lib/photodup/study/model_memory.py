@@ -46,11 +46,11 @@ def start_alone(name: str) -> dict[str, float]:
     requests: list[Callable[[], object]] = []
     with ExitStack() as stack:
 
-        def start() -> None:
+        def start_server() -> None:
             client = adapter(backend, stack.enter_context(servers).backends[name])
             requests.append(partial(client.open().request, client.prepare(payload_photos(1))))
 
-        columns = cold_start(start, lambda: requests[0]())
+        columns = cold_start(start_server, lambda: requests[0]())
         processes = set(psutil.Process().children(recursive=True)) - earlier
         return columns | {"memory_mib": sum(p.memory_full_info().pss for p in processes) / 2**20}
 

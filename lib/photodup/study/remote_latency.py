@@ -46,7 +46,7 @@ def measure_real_path(run: "Run", payloads_bytes: Sequence[int], **sizes: Any) -
     return run.measure_or_load("real-path", measure, config=config, kind="real_path")
 
 
-def compare_paths(path: Mapping[str, Any]) -> "pd.DataFrame":
+def real_and_predicted(path: Mapping[str, Any]) -> "pd.DataFrame":
     """Return one row for each payload and kind of connection: `real_ms` and what `MODELS` predict.
 
     The server's own time (`turnaround_ms`) is part of both. NaN where something was not measured or is not valid.

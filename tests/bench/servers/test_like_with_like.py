@@ -48,7 +48,7 @@ pytestmark = [needs_int8, needs_triton()]
 
 def pairs() -> list[tuple[str, str]]:
     rows = [row for rows in DECLARED["comparisons"].values() for row in rows]
-    found = [pair for row in rows for pair in ([row["a"], row["b"]], *row.get("elsewhere", []))]
+    found = [pair for row in rows for pair in ([row["a"], row["b"]], *row.get("alternatives", []))]
     return sorted({(a, b) for a, b in found})
 
 

@@ -20,10 +20,10 @@ from support.http_server import Handler, serving
 from support.link import needs_link
 from support.service import until
 
-from photodup.bench.link import link as link_module
+from photodup.bench.link import emulate as link_module
 from photodup.bench.link import tcp
 from photodup.bench.link.calibration import calibrate
-from photodup.bench.link.link import Link, LinkError, LinkSpec
+from photodup.bench.link.emulate import Link, LinkError, LinkSpec
 from photodup.bench.link.payload_latency import measure_parallel, measure_payloads
 from photodup.bench.link.relay import DEVICE
 from photodup.core.errors import PhotodupError
@@ -251,7 +251,7 @@ def test_without_the_right_one_clear_sentence():
         assert ctypes.CDLL(None).prctl(24, 12, 0, 0, 0) == 0  # PR_CAPBSET_DROP, CAP_NET_ADMIN
 
     code = """
-from photodup.bench.link.link import Link, LinkError, LinkSpec
+from photodup.bench.link.emulate import Link, LinkError, LinkSpec
 try:
     Link(LinkSpec(rtt_ms=1, rate_mbit_s=10)).__enter__()
 except LinkError as error:
@@ -276,7 +276,7 @@ def test_nothing_is_left_after_exit_and_after_an_exception():
 
 HOLDER = """
 import os, sys, time
-from photodup.bench.link.link import Link, LinkSpec
+from photodup.bench.link.emulate import Link, LinkSpec
 with Link(LinkSpec(rtt_ms=1, rate_mbit_s=50)) as link:
     if "fork" in sys.argv and os.fork() == 0:
         time.sleep(60)  # a worker that outlives its parent and holds the control socket

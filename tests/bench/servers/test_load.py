@@ -415,7 +415,7 @@ def test_large_bodies_arrive_whole_and_non_http_is_named():
 
 
 def test_a_point_goes_into_a_run_and_comes_back_as_a_row(tmp_path):
-    from photodup.bench.record.record import RunStore, figures_of_run
+    from photodup.bench.record.store import RunStore, figures_of_run
 
     asked = Load("single_stream")
     config = {**asked.columns(), "backend": "dummy"}

@@ -32,7 +32,7 @@ from typer.testing import CliRunner
 from benchmarks import null_server
 from photodup.bench.anyurl import target
 from photodup.bench.anyurl.comparison import SHORTEST, SIDES, fit_visits, outcomes_of, sentences_of
-from photodup.bench.anyurl.measure import LoadedServer, LoadSpec, measure_loads
+from photodup.bench.anyurl.measure import LoadSpec, LoadTarget, measure_loads
 from photodup.bench.anyurl.payloads import files, made_up_arrays
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends import http_connection
@@ -163,14 +163,14 @@ def test_given_arrays_and_files_are_what_is_sent(tiny_triton, tmp_path):
     http, grpc = f"{tiny_triton.http_url}/v2/models", f"grpc://{tiny_triton.grpc_url}"
     for url in (f"{http}/openclip_vit_b32_uint8", f"{grpc}/openclip_vit_b32_uint8"):
         asked = target.target_of(url)
-        given = LoadedServer(asked, made_up_arrays(), inputs=[f"image={tmp_path / 'two.npy'}"])
+        given = LoadTarget(asked, made_up_arrays(), inputs=[f"image={tmp_path / 'two.npy'}"])
         wanted = tiny_embedding(normalize(pixels))
         np.testing.assert_allclose(given.try_once(2), wanted, atol=1e-5)
     data = encode(photo(224, 224, 7), "PNG")
     (tmp_path / "one.png").write_bytes(data)
     asked = target.target_of(f"{tiny_triton.http_url}/v2/models/openclip_vit_b32_jpeg")
     sent = files([tmp_path / "one.png"])
-    answer = LoadedServer(asked, sent).try_once()
+    answer = LoadTarget(asked, sent).try_once()
     wanted = tiny_embedding(normalize(np.asarray(photo(224, 224, 7)).transpose(2, 0, 1)[None]))
     np.testing.assert_allclose(answer, wanted, atol=1e-5)
 
@@ -441,7 +441,7 @@ def test_a_load_that_is_stopped_before_its_first_window_is_one_sentence(body):
     watcher = Watcher(None)
     watcher.is_stopped = True
     with answering(lambda n: (200, b"ok")) as server:
-        request = LoadedServer(target.target_of(server.url), files([body]))
+        request = LoadTarget(target.target_of(server.url), files([body]))
         with one_sentence("stopped before anything was measured"):
             measure_loads(request, [LoadSpec()], watcher)
 
@@ -475,7 +475,7 @@ def test_tls_is_checked_unless_told_otherwise(tmp_path):
                 with one_sentence(said):
                     ended(*command, "--protocol", "openai", *options)
         asked = target.target_of(server.url, security=target.Security(ca=files[0]))
-        there = pickle.loads(pickle.dumps(LoadedServer(asked, made_up_arrays()).adapter()))
+        there = pickle.loads(pickle.dumps(LoadTarget(asked, made_up_arrays()).adapter()))
         with contextlib.closing(there.open()) as connection:  # as another process of the generator has it
             assert connection.request(there.prepare([b"x"]))[1] == b"ok" * 100_000
     with pytest.raises(PhotodupError, match="certificate files cannot be used"):

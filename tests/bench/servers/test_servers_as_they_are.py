@@ -17,7 +17,7 @@ import pytest
 from support.command import one_sentence
 from support.http_server import accepting
 
-from photodup.bench.anyurl.measure import LoadedServer
+from photodup.bench.anyurl.measure import LoadTarget
 from photodup.bench.anyurl.payloads import files, made_up_arrays, made_up_images, payloads_for
 from photodup.bench.anyurl.target import target_of
 from photodup.bench.backends import adapters
@@ -241,7 +241,7 @@ def tried(says: dict[str, object], path: str, payloads=None) -> tuple[np.ndarray
     asked: list[str] = []
     with accepting(functools.partial(kserve, says, asked=asked)) as url:
         target = target_of(url + path)
-        return LoadedServer(target, payloads or made_up_arrays()).try_once(), asked
+        return LoadTarget(target, payloads or made_up_arrays()).try_once(), asked
 
 
 @pytest.mark.parametrize("extensions", [[], ["statistics"], None])
@@ -321,7 +321,7 @@ def test_typed_numbers_over_grpc_and_the_version_that_is_asked(datatype, field, 
     server.start()
     try:
         target = target_of(f"grpc://127.0.0.1:{port}/m/versions/7")
-        assert LoadedServer(target, made_up_arrays()).try_once().tolist() == [data]
+        assert LoadTarget(target, made_up_arrays()).try_once().tolist() == [data]
     finally:
         server.stop(None).wait()
 
@@ -340,7 +340,7 @@ def test_typed_numbers_over_grpc_and_the_version_that_is_asked(datatype, field, 
 def test_an_answer_is_numbers_one_row_an_item(path, content, said):
     with accepting(functools.partial(kserve, {path: content})) as url:
         target = target_of(url + path, model="m")
-        request = LoadedServer(target, payloads_for(target, kind="texts", paths=[], texts=[]))
+        request = LoadTarget(target, payloads_for(target, kind="texts", paths=[], texts=[]))
         with one_sentence(said) if said else contextlib.nullcontext():
             assert request.try_once().tolist() == [[1, 2]]
 
@@ -350,7 +350,7 @@ def test_a_json_file_is_a_body_as_it_is(path, tmp_path):
     (body := tmp_path / "body.json").write_text('{"model": "m", "input": "x"}\n')
     with accepting(functools.partial(kserve, {})) as url:
         target = target_of(url + path, model="m")
-    request = LoadedServer(target, payloads_for(target, kind=None, paths=[body], texts=[]))
+    request = LoadTarget(target, payloads_for(target, kind=None, paths=[body], texts=[]))
     head, sent = request.adapter().prepare(request.payloads.items)
     assert sent == body.read_bytes() and f"POST {path} ".encode() in head and b"application/json" in head
 
@@ -369,7 +369,7 @@ def test_embeddings_of_other_lengths_midway_are_errors():
     lengths = iter([2, 2, 3])
     says = {"/embed": lambda request: {"embeddings": [[1.0] * next(lengths)]}}
     with accepting(functools.partial(kserve, says)) as url:
-        adapter = LoadedServer(target_of(f"{url}/embed"), made_up_images(1)).adapter()
+        adapter = LoadTarget(target_of(f"{url}/embed"), made_up_images(1)).adapter()
         with contextlib.closing(adapter.open()) as connection:
             prepared = adapter.prepare([b"x"])
             assert [connection.decode(connection.request(prepared)).shape for _ in "ab"] == [(1, 2)] * 2

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from benchmarks import null_server, statistics_live
-from photodup.bench.record.record import RunStore
+from photodup.bench.record.store import RunStore
 
 
 @pytest.mark.long  # part of `make judge`

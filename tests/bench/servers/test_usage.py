@@ -19,7 +19,7 @@ from support.service import until
 from photodup.bench.load import usage
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.record import environment
-from photodup.bench.record.record import RunStore
+from photodup.bench.record.store import RunStore
 from photodup.bench.stats.metrics import Load
 from photodup.serving.endpoints import DEPLOYED, from_ports
 from photodup.serving.service.counters import GpuCollector

@@ -8,7 +8,7 @@ import pytest
 from support.triton import executions, infer, load, loaded
 
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
-from photodup.serving.triton.emulated import presets
+from photodup.serving.triton.emulated import emulated_gpus
 from photodup.serving.triton.models.emulation import emulated_embedding
 
 
@@ -50,7 +50,7 @@ def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
 
     The way is what Triton counts for the device that takes no time. The middle one of nine, each batch.
     """
-    server, preset = tiny_triton, presets()["4080trt"]
+    server, gpu = tiny_triton, emulated_gpus()["4080trt"]
     differences: dict[int, list[float]] = {1: [], 4: []}
     with loaded(server, "emulated_4080trt", "emulated_zero"):
         for _ in range(9):
@@ -58,7 +58,7 @@ def test_compute_is_the_preset_by_tritons_own_counter(tiny_triton) -> None:
                 # The lower quartile of the way: what it costs when no other process has the core.
                 way = np.quantile(compute_ms(server, "emulated_zero", batch, 25), 0.25)
                 measured = np.median(compute_ms(server, "emulated_4080trt", batch, 25)) - way
-                found.append(measured / (preset.base_ms + batch * preset.per_image_ms) - 1)
+                found.append(measured / (gpu.base_ms + batch * gpu.per_image_ms) - 1)
         middle = {batch: float(np.median(found)) for batch, found in differences.items()}
         assert all(abs(difference) <= 0.02 for difference in middle.values()), differences
         # The same check sees a device that is 8% slower than it says.

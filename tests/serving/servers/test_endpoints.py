@@ -12,7 +12,7 @@ from support.command import one_sentence, run_command
 from support.figures import measure_figure
 from support.triton import TINY_MODELS
 
-from photodup.bench.link.link import LOOPBACK
+from photodup.bench.link.emulate import LOOPBACK
 from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import parse_backend

@@ -23,8 +23,8 @@ from support.service import free_port, until
 from support.triton import needs_triton, render_tiny
 
 from photodup.serving.check import check_all, render_check
-from photodup.serving.control_key import VARIABLE
 from photodup.serving.endpoints import from_ports, load_endpoints
+from photodup.serving.triton.control_key import VARIABLE
 
 GUIDE = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
 MODELS = ["openclip_vit_b32", "openclip_vit_b32_uint8"]

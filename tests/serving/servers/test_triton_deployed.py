@@ -16,9 +16,8 @@ from support.shipped import start_shipped
 from support.triton import needs_triton, render_tiny
 
 from photodup.core.errors import PhotodupError
-from photodup.serving import control_key
 from photodup.serving.process.ports import claim_ports
-from photodup.serving.triton import control
+from photodup.serving.triton import control, control_key
 
 SCRIPT = ROOT / "docker" / "start-triton.sh"
 MODEL = "openclip_vit_b32"

@@ -14,10 +14,9 @@ from support.http_server import Handler, serving
 from support.triton import load, loaded, needs_triton
 
 from photodup.core.errors import PhotodupError
-from photodup.serving import control_key
 from photodup.serving.check import check_all
 from photodup.serving.endpoints import Endpoints, load_endpoints, save_endpoints
-from photodup.serving.triton import control
+from photodup.serving.triton import control, control_key
 from photodup.serving.triton.repository import render_repository
 from photodup.serving.triton.server import EmbeddedTriton
 from photodup.study.notebook.run import open_run

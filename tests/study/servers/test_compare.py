@@ -7,7 +7,7 @@ import yaml
 from support.triton import needs_triton
 
 from photodup.bench.pairs.declared import declarations
-from photodup.bench.record.record import load_records
+from photodup.bench.record.store import load_records
 from photodup.study.comparisons.compare import compare
 from photodup.study.notebook.run import open_run
 

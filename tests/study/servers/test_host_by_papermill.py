@@ -27,13 +27,13 @@ from support.rented import PORTS, rented_machine
 from support.shell import executed
 from support.triton import needs_triton
 
-from photodup.bench.record.record import figures_of_run
+from photodup.bench.record.store import figures_of_run
 from photodup.core.errors import PhotodupError
-from photodup.serving import control_key
 from photodup.serving.check import gpu_of
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import UNNAMED_GPU, Endpoints, read_address_line
 from photodup.serving.process.ports import claim_ports
+from photodup.serving.triton import control_key
 from photodup.serving.triton.repository import render_repository
 from photodup.study.notebook.files import notebooks
 

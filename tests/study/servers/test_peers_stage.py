@@ -13,7 +13,7 @@ from support.visits import opened
 from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.pairs.alternate import VisitPlan
 from photodup.bench.pairs.declared import declarations
-from photodup.bench.record.record import load_records
+from photodup.bench.record.store import load_records
 from photodup.core.errors import PhotodupError
 from photodup.embedding.imaging import encode
 from photodup.study.comparisons import measure

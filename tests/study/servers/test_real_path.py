@@ -8,11 +8,11 @@ from support.figures import measure_figure
 from support.http_server import accepting
 from support.link import needs_link
 
-from photodup.bench.link import link as link_module
-from photodup.bench.link.link import Link, LinkError, LinkSpec
+from photodup.bench.link import emulate as link_module
+from photodup.bench.link.emulate import Link, LinkError, LinkSpec
 from photodup.bench.link.payload_latency import measure_path
 from photodup.bench.load.plan import WindowPlan
-from photodup.bench.record.record import RunStore
+from photodup.bench.record.store import RunStore
 from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 from photodup.serving.endpoints import DEPLOYED, Endpoints, from_ports
@@ -39,7 +39,7 @@ def test_slow_start_shows_on_the_way_to_a_far_triton_and_models_agree(tiny_trito
     figure(found["rtt_ms"] < 30 and found["turnaround_ms"] < 15, found)
     figure(all(row["valid"] for row in found["rows"]), found)
     figure(small["new"]["latency_ms_p50"] < 90 and large["warm"]["latency_ms_p50"] < 90, found)
-    table = remote_latency.compare_paths(found).set_index(["payload_bytes", "connection"])
+    table = remote_latency.real_and_predicted(found).set_index(["payload_bytes", "connection"])
     figure(table.rounds[602_112, "new"] == pytest.approx(large["new"]["latency_ms_p50"], rel=0.25), table)
     said = remote_latency.path_in_words(found, table)
     assert "counting round trips is off by" in said
@@ -61,7 +61,7 @@ def test_a_server_that_hangs_up_gives_rows_that_say_so(tmp_path: Path) -> None:
         found = measure_path(url, "triton", [10_000], **FEW)
     assert not any(row["valid"] for row in found["rows"])
     assert all(row["invalid_because"] for row in found["rows"])
-    table = remote_latency.compare_paths(found)
+    table = remote_latency.real_and_predicted(found)
     assert table.real_ms.isna().all()
     assert "no point was measured" in remote_latency.path_in_words(found, table)
 
@@ -77,7 +77,7 @@ def test_a_run_measures_its_own_way_once(tmp_path: Path, tiny_triton) -> None:
     found = remote_latency.measure_real_path(run, PAYLOADS, **FEW)
     again = remote_latency.measure_real_path(run, PAYLOADS, **FEW)
     assert again["rows"] == found["rows"] and found["server"] == "triton"
-    table = remote_latency.compare_paths(found)
+    table = remote_latency.real_and_predicted(found)
     assert len(table) == 6 and table.real_ms.notna().any()
 
 

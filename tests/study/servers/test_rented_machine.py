@@ -14,10 +14,9 @@ from support.rented import PORTS, rented_machine
 from support.triton import needs_triton, render_tiny
 
 from photodup.core.errors import PhotodupError
-from photodup.serving import control_key
 from photodup.serving.check import check_all, render_check, round_trip_ms
 from photodup.serving.endpoints import load_endpoints, save_endpoints
-from photodup.serving.triton import control
+from photodup.serving.triton import control, control_key
 from photodup.serving.triton.config import set_batching
 from photodup.study.report.facts import notebook_answers
 from photodup.study.runner.execute import run_study

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from photodup.bench.anyurl.measure import LoadedServer, LoadSpec, notes_on_cores
+from photodup.bench.anyurl.measure import LoadSpec, LoadTarget, notes_on_cores
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.adapters import answers_to, lowest_cosine
 from photodup.bench.pairs import read
@@ -49,7 +49,7 @@ class ServerComparison:
 
 
 def compare_servers(
-    first: LoadedServer, second: LoadedServer, spec: LoadSpec, watcher: Watcher
+    first: LoadTarget, second: LoadTarget, spec: LoadSpec, watcher: Watcher
 ) -> ServerComparison:
     """Measure both servers in turns and compare them.
 
@@ -98,7 +98,7 @@ def compare_servers(
     return ServerComparison(outcomes, sentences, visits, notes, seconds)
 
 
-def visit_servers(sides: Sequence[LoadedServer], spec: LoadSpec, plan: VisitPlan, number: int) -> Visit:
+def visit_servers(sides: Sequence[LoadTarget], spec: LoadSpec, plan: VisitPlan, number: int) -> Visit:
     """Measure one visit of the sides.
 
     Raises:
@@ -161,7 +161,7 @@ def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
     return compare_all(comparisons)
 
 
-def notes_on_answers(first: LoadedServer, second: LoadedServer, batch: int) -> list[str]:
+def notes_on_answers(first: LoadTarget, second: LoadTarget, batch: int) -> list[str]:
     """Return a note where the two answer differently or cannot be compared; none if they are sent different items."""
     if first.payloads.items[:4] != second.payloads.items[:4]:
         return []

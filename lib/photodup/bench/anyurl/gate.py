@@ -19,7 +19,7 @@ import numpy as np
 
 from photodup.bench import Columns
 from photodup.bench.anyurl.comparison import SHORTEST, fit_visits, notes_on_answers, visit_servers
-from photodup.bench.anyurl.measure import LoadedServer, LoadSpec
+from photodup.bench.anyurl.measure import LoadSpec, LoadTarget
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.pairs import read
 from photodup.bench.pairs.alternate import Visit
@@ -149,8 +149,8 @@ def failure_rate(draw: Draw, limit: float, planted: float) -> float:
     return sum(fails(head, limit) for head in planted_heads(draw, planted)) / N_SIMULATED
 
 
-Sides = Callable[[], AbstractContextManager[tuple[LoadedServer, LoadedServer]]]
-Start = Callable[[Callable[[], LoadedServer]], AbstractContextManager[LoadedServer]]
+Sides = Callable[[], AbstractContextManager[tuple[LoadTarget, LoadTarget]]]
+Start = Callable[[Callable[[], LoadTarget]], AbstractContextManager[LoadTarget]]
 
 
 def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float) -> GateResult:
@@ -210,7 +210,7 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
 
 
 def sides_of(
-    server_of: Callable[[str], LoadedServer], urls: Sequence[str], starts: Sequence[Start], watcher: Watcher
+    server_of: Callable[[str], LoadTarget], urls: Sequence[str], starts: Sequence[Start], watcher: Watcher
 ) -> Sides:
     """Return a function that makes base and head ready for a visit.
 
@@ -221,7 +221,7 @@ def sides_of(
         watcher: Ctrl-C ends a start, too.
     """
 
-    def ready(url: str) -> LoadedServer:
+    def ready(url: str) -> LoadTarget:
         if watcher.is_stopped:
             raise KeyboardInterrupt
         server = server_of(url)
@@ -229,7 +229,7 @@ def sides_of(
         return server
 
     @contextlib.contextmanager
-    def sides() -> Iterator[tuple[LoadedServer, LoadedServer]]:
+    def sides() -> Iterator[tuple[LoadTarget, LoadTarget]]:
         with contextlib.ExitStack() as stack:
             begin: Sequence[Start] = starts or [lambda make: contextlib.nullcontext(make())] * len(urls)
             base, head = (stack.enter_context(s(partial(ready, u))) for s, u in zip(begin, urls, strict=True))

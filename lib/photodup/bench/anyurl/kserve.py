@@ -14,7 +14,7 @@ import numpy as np
 from photodup.bench.anyurl.payloads import MOST_BYTES, Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.core.errors import PhotodupError
-from photodup.embedding.wire.kserve import ServedModel, Tensor, datatype, dtype, model_of, stated, steps_of
+from photodup.embedding.wire.kserve import ServedModel, Tensor, datatype, dtype, model_of, params_of, steps_of
 
 
 def describe_model(target: Target) -> ServedModel:
@@ -50,7 +50,7 @@ def stated_parameters(target: Target) -> dict[str, str | None]:
         PhotodupError: nothing answers.
     """
 
-    return stated(_config(target, target.model), partial(_config, target))
+    return params_of(_config(target, target.model), partial(_config, target))
 
 
 def counted_models(target: Target) -> list[str]:

@@ -18,7 +18,7 @@ from photodup.bench.anyurl.target import Target, unreachable
 from photodup.bench.anyurl.watch import Watcher
 from photodup.bench.backends.http_connection import HttpError
 from photodup.bench.backends.server_adapters import GrpcAdapter, HttpAdapter
-from photodup.bench.link.link import LOOPBACK, NetworkPath
+from photodup.bench.link.emulate import LOOPBACK, NetworkPath
 from photodup.bench.load.counters import check_page, meter
 from photodup.bench.load.plan import ARRIVALS, WindowPlan
 from photodup.bench.load.usage import local_usage
@@ -197,7 +197,7 @@ class MeasuredLoad:
 
 
 @dataclass(frozen=True)
-class LoadedServer:
+class LoadTarget:
     """One server with what it is sent.
 
     Attributes:
@@ -217,7 +217,7 @@ class LoadedServer:
         if self.payloads.media_type == JSON and not self.target.protocol.startswith("kserve"):
             object.__setattr__(self, "target", replace(self.target, protocol="post"))  # a body, as it is
 
-    def adapter(self, batch: int = 1) -> Any:
+    def adapter(self, batch: int = 1) -> HttpAdapter | GrpcAdapter:
         """Return a new adapter; it lives for one measurement.
 
         Raises:
@@ -300,7 +300,7 @@ def _remedy(status: int) -> str:
     }.get(status, "Change what is sent (--file, --text, --payload, --shape) or the protocol (--protocol).")
 
 
-def measure_loads(server: LoadedServer, specs: Sequence[LoadSpec], watcher: Watcher) -> list[MeasuredLoad]:
+def measure_loads(server: LoadTarget, specs: Sequence[LoadSpec], watcher: Watcher) -> list[MeasuredLoad]:
     """Measure loads of one server in turns: each visit has a window of every one, in an order drawn anew.
 
     A server that fails is a result. Measuring ends when the server is dead, or when the time is over and each load has
@@ -331,7 +331,7 @@ def measure_loads(server: LoadedServer, specs: Sequence[LoadSpec], watcher: Watc
 
 
 def _measure_window(
-    server: LoadedServer, spec: LoadSpec, visit: int, watcher: Watcher, counters: Meter | None, began: float
+    server: LoadTarget, spec: LoadSpec, visit: int, watcher: Watcher, counters: Meter | None, began: float
 ) -> LoadWindow:
     adapter, target, plan = server.adapter(spec.batch), server.target, spec.window(visit)
     watcher.begin(f"{spec.description}, visit {visit + 1} of {spec.n_visits}", plan.seconds)

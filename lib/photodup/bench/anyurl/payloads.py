@@ -130,13 +130,13 @@ def payloads_for(
     if texts:
         count = len(texts)
         return Payloads("texts", tuple(texts), f"{count} given text{'s' * (count > 1)}")
-    usual = {"multipart": "images", "base64": "images", "openai": target.takes or "texts"}.get(
+    usual_kind = {"multipart": "images", "base64": "images", "openai": target.takes or "texts"}.get(
         protocol, "arrays"
     )
     makers = {"images": made_up_images, "texts": made_up_texts, "arrays": made_up_arrays}
-    if (kind or usual) not in makers or (kind == "arrays" and not protocol.startswith("kserve")):
+    if (kind or usual_kind) not in makers or (kind == "arrays" and not protocol.startswith("kserve")):
         raise PhotodupError(f"{kind!r} cannot be sent by {protocol}: images, texts, or arrays for KServe.")
-    return makers[kind or usual]()
+    return makers[kind or usual_kind]()
 
 
 def _lines(payloads: Payloads) -> Payloads:

@@ -14,7 +14,7 @@ from photodup.bench import Columns
 from photodup.bench.anyurl import page as pages
 from photodup.bench.anyurl import report
 from photodup.bench.anyurl.comparison import SIDES, compare_servers
-from photodup.bench.anyurl.measure import LoadedServer, LoadSpec, MeasuredLoad, measure_loads, notes
+from photodup.bench.anyurl.measure import LoadSpec, LoadTarget, MeasuredLoad, measure_loads, notes
 from photodup.bench.anyurl.watch import Watcher, stoppable
 from photodup.bench.record.json_files import to_json_value
 from photodup.bench.stats.sentence import number
@@ -81,7 +81,7 @@ class Job:
         show_json: prints the whole result; None does not.
     """
 
-    servers: Sequence[LoadedServer]
+    servers: Sequence[LoadTarget]
     specs: Sequence[LoadSpec]
     out: Path
     watcher: Watcher

@@ -65,12 +65,12 @@ class Watcher(Observer):
 def stoppable(watcher: Watcher) -> Iterator[None]:
     """Let the first Ctrl-C end what is measured and keep it; the second one ends the program."""
 
-    def first(number: int, frame: object) -> None:
+    def first_interrupt(number: int, frame: object) -> None:
         watcher.is_stopped = True
         watcher.say("Ending; what was measured is kept (Ctrl-C again: end at once).")
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, first)
+    before = signal.signal(signal.SIGINT, first_interrupt)
     try:
         yield
     finally:

@@ -39,16 +39,16 @@ class LocalAdapter:
     def describe(self) -> Columns:
         return {**self.backend.columns(), "channel": None}
 
-    def prepare(self, photos: Sequence[Any]) -> Any:
+    def prepare(self, photos: Sequence[bytes]) -> np.ndarray:
         return normalize(wires.pixels(photos))
 
-    def payload_bytes(self, prepared: Any) -> int:
+    def payload_bytes(self, prepared: object) -> int:
         return 0  # nothing crosses a network
 
     def open(self) -> Self:
         return self
 
-    def request(self, prepared: Any) -> Any:
+    def request(self, prepared: Any) -> np.ndarray:
         return self._model.embed(prepared)
 
     def decode(self, answer: Any) -> np.ndarray:

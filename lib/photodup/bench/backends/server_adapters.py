@@ -52,7 +52,7 @@ class HttpAdapter:
     def describe(self) -> Columns:
         return {**self.columns, "channel": None}
 
-    def prepare(self, items: Sequence[Any]) -> Any:
+    def prepare(self, items: Sequence[object]) -> tuple[bytes, bytes]:
         path, headers, body = self.protocol.encode(self.to_input(items))
         return self._heads.head(self.method, path, len(body), {**headers, **self.headers}), body
 
@@ -86,7 +86,7 @@ class HttpClient:
     connection: HttpConnection
     decode: Callable[[Any], np.ndarray]
 
-    def request(self, prepared: Any) -> Any:
+    def request(self, prepared: Any) -> Answer:
         """Send a prepared request and return the answer's headers and body."""
         return self.connection.request(*prepared)
 
@@ -126,7 +126,7 @@ class GrpcAdapter:
     def describe(self) -> Columns:
         return {**self.columns, "channel": self.channel}
 
-    def prepare(self, items: Sequence[Any]) -> Any:
+    def prepare(self, items: Sequence[object]) -> Any:
         return self.protocol.encode(self.to_input(items))
 
     def payload_bytes(self, prepared: Any) -> int:

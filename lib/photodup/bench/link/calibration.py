@@ -3,7 +3,7 @@
 import socket
 from dataclasses import dataclass
 
-from photodup.bench.link.link import Link, LinkSpec
+from photodup.bench.link.emulate import Link, LinkSpec
 from photodup.bench.link.packets import MTU
 from photodup.bench.link.tcp import MSS_BYTES, SO_SNDBUFFORCE, ByteSink, send_to_sink
 
@@ -29,18 +29,18 @@ def calibrate(rtt_ms: float, rate_mbit_s: float, *, seconds: float = 0.5) -> Cal
     ample, and the sender's holds more than the pipe but less than pipe and queue, so nothing overflows. The
     rate is that of a transfer of `seconds`, less one round trip.
     """
-    pipe = int(rtt_ms * rate_mbit_s * 125)
+    bdp_bytes = int(rtt_ms * rate_mbit_s * 125)
     spec = LinkSpec(
         rtt_ms=rtt_ms,
         rate_mbit_s=rate_mbit_s,
-        initcwnd=max(10, int(1.2 * pipe / MSS_BYTES)),
+        initcwnd=max(10, int(1.2 * bdp_bytes / MSS_BYTES)),
         queue_ms=max(20.0, 2 * rtt_ms),
     )
-    with Link(spec) as link, ByteSink(2 * pipe + (1 << 20)) as sink, link.connect(sink.port) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, int(1.2 * pipe) + (1 << 16))
+    with Link(spec) as link, ByteSink(2 * bdp_bytes + 2**20) as sink, link.connect(sink.port) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, int(1.2 * bdp_bytes) + 2**16)
         link.report(reset=True)
-        send_to_sink(connection, bytes(2 * pipe))  # opens the windows
-        n_bytes = pipe + int(seconds * rate_mbit_s * 125_000)
+        send_to_sink(connection, bytes(2 * bdp_bytes))  # opens the windows
+        n_bytes = bdp_bytes + int(seconds * rate_mbit_s * 125_000)
         carried_s = (send_to_sink(connection, bytes(n_bytes)) - link.round_trip.floor_ms) / 1000
         late_ms = max(direction["late_ms_p99"] for direction in link.report().values())
     rate = n_bytes * 8e-6 / carried_s * MTU / MSS_BYTES

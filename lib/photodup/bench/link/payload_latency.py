@@ -23,7 +23,7 @@ from typing import Any
 
 from photodup.bench import Columns
 from photodup.bench.backends.http_connection import HttpConnection, HttpError
-from photodup.bench.link.link import HANDSHAKES, Link, LinkSpec, emulated_path, measure_round_trip, timed_ms
+from photodup.bench.link.emulate import HANDSHAKES, Link, LinkSpec, emulated_path, measure_round_trip, time_ms
 from photodup.bench.link.tcp import ByteSink, request_info, send_to_sink, tcp_info
 from photodup.core.errors import PhotodupError
 
@@ -211,11 +211,11 @@ def measure_parallel(
         clients = [stack.enter_context(link.connect(sink.port)) for _ in range(connections)]
         pool = stack.enter_context(ThreadPoolExecutor(connections))
 
-        def share(index: int) -> None:
+        def send_share(index: int) -> None:
             for _ in range(index, requests, connections):
                 send_to_sink(clients[index], payload)
 
-        all_ms = partial(timed_ms, lambda: list(pool.map(share, range(connections))))
+        all_ms = partial(time_ms, lambda: list(pool.map(send_share, range(connections))))
         all_ms()  # opens the windows
         row = _Row(_over(link, sink), payload_bytes, "warm", repeats)
         row.fill(all_ms)
@@ -262,7 +262,7 @@ def measure_path(url: str, server: str, payloads_bytes: Sequence[int], **sizes: 
 
     handshakes = measure_round_trip(shake_hands, math.inf)
     with contextlib.closing(connect()) as small:
-        smallest = [timed_ms(partial(send, small, bytes(SMALL_BYTES))) for _ in range(HANDSHAKES + 1)]
+        smallest = [time_ms(partial(send, small, bytes(SMALL_BYTES))) for _ in range(HANDSHAKES + 1)]
     sender = _Sender(connect, send, {"link": "network"}, socket_of=lambda connection: connection.socket)
     path = {
         "server": server,

@@ -44,7 +44,7 @@ IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 TUN_F_CSUM, TUN_F_TSO4 = 0x01, 0x02
 
 
-class Line:
+class DelayLine:
     """One direction of the link: a queue in front of a wire of `rate_mbit_s`, `delay_s` long."""
 
     def __init__(self, source: int, sink: int, config: dict, address_at: int, address: bytes, seed: int):
@@ -173,7 +173,7 @@ def build(config: dict) -> tuple[int, int, str, str]:
     return host, client, host_address, client_address
 
 
-def run(control: socket.socket, lines: tuple[Line, Line], parent: int) -> None:
+def run(control: socket.socket, lines: tuple[DelayLine, DelayLine], parent: int) -> None:
     """Shuttle packets until the parent closes the control socket or is gone."""
     by_source = {line.source: line for line in lines}
     wait_on: list[Any] = [*by_source, control]
@@ -222,8 +222,8 @@ def main() -> None:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     target = socket.inet_aton(host_address) if config["servers_far"] else LOOPBACK
     lines = (
-        Line(client, host, config, 16, target, config["seed"]),
-        Line(host, client, config, 12, socket.inet_aton(host_address), config["seed"] + 1),
+        DelayLine(client, host, config, 16, target, config["seed"]),
+        DelayLine(host, client, config, 12, socket.inet_aton(host_address), config["seed"] + 1),
     )
     reply = {"address": host_address, "client_address": client_address}
     namespace = os.open("/proc/self/ns/net", os.O_RDONLY)

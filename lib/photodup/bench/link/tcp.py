@@ -57,7 +57,7 @@ def request_info(before: dict[str, int], after: dict[str, int]) -> dict[str, flo
     window while it is in slow start, so `tcp_sndbuf_limited_ms` 0 does not rule the buffer out.
     """
 
-    def during(name: str) -> int:
+    def growth_of(name: str) -> int:
         return after.get(name, 0) - before.get(name, 0)
 
     return {
@@ -66,10 +66,10 @@ def request_info(before: dict[str, int], after: dict[str, int]) -> dict[str, flo
         "tcp_rto_ms": before.get("rto_us", after["rto_us"]) / 1000,
         "tcp_rtt_ms": after["rtt_us"] / 1000,
         "tcp_min_rtt_ms": after.get("min_rtt_us", 0) / 1000,
-        "tcp_retransmits": during("total_retrans"),
-        "tcp_busy_ms": during("busy_us") / 1000,
-        "tcp_rwnd_limited_ms": during("rwnd_limited_us") / 1000,
-        "tcp_sndbuf_limited_ms": during("sndbuf_limited_us") / 1000,
+        "tcp_retransmits": growth_of("total_retrans"),
+        "tcp_busy_ms": growth_of("busy_us") / 1000,
+        "tcp_rwnd_limited_ms": growth_of("rwnd_limited_us") / 1000,
+        "tcp_sndbuf_limited_ms": growth_of("sndbuf_limited_us") / 1000,
     }
 
 

@@ -7,10 +7,9 @@ never zero.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from photodup.bench import Columns
-from photodup.bench.link.link import timed_ms
+from photodup.bench.link.emulate import time_ms
 from photodup.bench.load.usage import metrics_page, usage
 from photodup.core.errors import PhotodupError
 
@@ -76,7 +75,7 @@ def _bare(name: str) -> str:
 def total(scrape: Scrape, name: str, **labels: str) -> float | None:
     """Return the sum over all series of `name` with these labels; None when there is none."""
     required = set(labels.items())
-    values = [v for (metric, has), v in scrape.items() if metric == _bare(name) and required <= set(has)]
+    values = [v for (metric, tags), v in scrape.items() if metric == _bare(name) and required <= set(tags)]
     return sum(values) if values else None
 
 
@@ -89,10 +88,10 @@ def difference(before: Scrape, after: Scrape, name: str, **labels: str) -> float
     end = total(after, name, **labels)
     if end is None:
         return None
-    grown = end - (total(before, name, **labels) or 0.0)
-    if grown < 0:
-        raise CounterError(f"{name} went down by {-grown:g}: the server was restarted during the window.")
-    return grown
+    growth = end - (total(before, name, **labels) or 0.0)
+    if growth < 0:
+        raise CounterError(f"{name} went down by {-growth:g}: the server was restarted during the window.")
+    return growth
 
 
 def triton_window(before: Scrape, after: Scrape, models: Sequence[str]) -> dict[str, float | None]:
@@ -110,24 +109,24 @@ def triton_window(before: Scrape, after: Scrape, models: Sequence[str]) -> dict[
     """
     requested, steps, computing = models[0], models[1:] or models, models[-1]
 
-    def grown(name: str, model: str) -> float:
+    def growth(name: str, model: str) -> float:
         return difference(before, after, name, model=model) or 0.0
 
-    requests = grown("nv_inference_request_success", requested)
+    requests = growth("nv_inference_request_success", requested)
     if not requests:
         return {}
     inferences, executions = (
-        grown(name, computing) for name in ("nv_inference_count", "nv_inference_exec_count")
+        growth(name, computing) for name in ("nv_inference_count", "nv_inference_exec_count")
     )
     columns = _batches(requests, inferences, executions)
     for column, name in TRITON_STAGES.items():
         models_of = {"server_request_ms_mean": [requested], "server_compute_infer_ms_mean": [computing]}
         if total(after, name, model=computing) is not None:
-            spent = sum(grown(name, model) for model in models_of.get(column, steps))
-            columns[column] = spent / requests / 1000
+            spent_us = sum(growth(name, model) for model in models_of.get(column, steps))
+            columns[column] = spent_us / requests / 1000
     if len(steps) > 1:
         name = TRITON_STAGES["server_compute_infer_ms_mean"]
-        columns["server_decode_ms_mean"] = sum(grown(name, step) for step in steps[:-1]) / requests / 1000
+        columns["server_decode_ms_mean"] = sum(growth(name, step) for step in steps[:-1]) / requests / 1000
     return columns
 
 
@@ -209,7 +208,7 @@ def _try_read(url: str, headers: Mapping[str, str], columns: Columns) -> Scrape 
         return None
 
 
-def cold_start(start: Callable[[], Any], request: Callable[[], Any]) -> dict[str, float]:
+def cold_start(start: Callable[[], object], request: Callable[[], object]) -> dict[str, float]:
     """Time a server, or one model of it, from nothing to its tenth answer.
 
     Args:
@@ -220,6 +219,6 @@ def cold_start(start: Callable[[], Any], request: Callable[[], Any]) -> dict[str
         `ready_s` from the start, `first_answer_ms`, `third_answer_ms`, `tenth_answer_ms`, and `first_answer_s` from the
         start.
     """
-    columns, answers_ms = {"ready_s": timed_ms(start) / 1000}, [timed_ms(request) for _ in range(10)]
+    columns, answers_ms = {"ready_s": time_ms(start) / 1000}, [time_ms(request) for _ in range(10)]
     columns |= {f"{name}_answer_ms": answers_ms[i] for name, i in (("first", 0), ("third", 2), ("tenth", 9))}
     return columns | {"first_answer_s": columns["ready_s"] + answers_ms[0] / 1000}

@@ -115,9 +115,9 @@ def columns_of(readings: Sequence[tuple[float, Mapping[str, list[float]]]]) -> d
     ):
         if values := over_time(name, aggregate):
             columns[column] = summed(values) / per
-    spent = [(at, page["cpu_s"][0]) for at, page in readings if page.get("cpu_s")]
-    if len(spent) > 1:  # a counter: two readings, and the time between them
-        (first, before), (last, after) = spent[0], spent[-1]
+    cpu_readings = [(at, page["cpu_s"][0]) for at, page in readings if page.get("cpu_s")]
+    if len(cpu_readings) > 1:  # a counter: two readings, and the time between them
+        (first, before), (last, after) = cpu_readings[0], cpu_readings[-1]
         columns["server_cpu_cores"] = max(0.0, (after - before) / (last - first))
     return columns
 

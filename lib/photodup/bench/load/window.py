@@ -21,7 +21,7 @@ from typing import Any
 
 from photodup.bench import Columns
 from photodup.bench.backends.adapters import Adapter
-from photodup.bench.link.link import LOOPBACK, NetworkPath
+from photodup.bench.link.emulate import LOOPBACK, NetworkPath
 from photodup.bench.load import summary
 from photodup.bench.load.plan import RAMP_TIMES, RAMP_WAVES, Arrivals, WindowPlan, arrivals_s, draw_requests
 from photodup.bench.load.workers import Observer, Window, clock, describe_error, run_worker

@@ -96,7 +96,7 @@ class Window:
         stopped = self.stop_at is not None and due >= self.stop_at
         return stopped or self.fatal_error is not None or clock() >= self.give_up_at
 
-    def decode(self, connection: Any, answer: Any) -> None:
+    def decode(self, connection: Connection, answer: Any) -> None:
         """Read an answer as the client would, and check that it holds what was asked for.
 
         Raises:

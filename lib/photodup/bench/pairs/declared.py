@@ -92,13 +92,13 @@ class Pair:
     is_primary: bool = False
     is_quick: bool = False
     is_null: bool = False
-    elsewhere: tuple[tuple[Side, Side], ...] = ()
+    alternatives: tuple[tuple[Side, Side], ...] = ()
     also: tuple[str, ...] = ()
 
-    def on(self, has: Callable[[Backend], bool]) -> "Pair":
+    def offered(self, is_offered: Callable[[Backend], bool]) -> "Pair":
         """Return this comparison between the first two sides that both exist; unchanged if no two do."""
-        for a, b in ((self.a, self.b), *self.elsewhere):
-            if has(a.backend) and has(b.backend):
+        for a, b in ((self.a, self.b), *self.alternatives):
+            if is_offered(a.backend) and is_offered(b.backend):
                 return replace(self, a=a, b=b)
         return self
 
@@ -169,12 +169,12 @@ def _read(path: Path) -> Declarations:
     def pairs_of(notebook: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Pair]:
         """Yield what each row compares under each of its loads; rows without a notebook are nulls."""
         for row in rows:
-            elsewhere = row.get("elsewhere", ())
+            alternatives = row.get("alternatives", ())
             if notebook:
-                name, sides_of_row = row["name"], [(row["a"], row["b"]), *elsewhere]
+                name, sides_of_row = row["name"], [(row["a"], row["b"]), *alternatives]
             else:
                 name = f"null of {row['side']}"
-                sides_of_row = [(side, side) for side in (row["side"], *elsewhere)]
+                sides_of_row = [(side, side) for side in (row["side"], *alternatives)]
             if absent := {side for pair in sides_of_row for side in pair} - sides.keys():
                 raise PhotodupError(f"{path.name}: {name} compares {min(absent)!r}, which is no side of it.")
             compared = [(sides[a], sides[b]) for a, b in sides_of_row]

@@ -71,12 +71,12 @@ def read_record(path: Path) -> Columns:
     return record | {"error": record["error"] and escaped(record["error"])}
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Return the SHA-256 (hex) of a JSON-ready value; the order of keys does not matter."""
     return hashlib.sha256(json.dumps(to_json_value(value), sort_keys=True).encode()).hexdigest()
 
 
-def to_json_value(value: Any, text: Callable[[str], str] = str) -> Any:
+def to_json_value(value: object, text: Callable[[str], str] = str) -> Any:
     """Return `value` as JSON can hold it: NumPy unwrapped, NaN and infinity as None, texts passed through `text`."""
     if isinstance(value, Mapping):
         return {str(k): to_json_value(v, text) for k, v in value.items()}
@@ -119,7 +119,7 @@ def reading(source: Path | str) -> Iterator[None]:
         ) from error
 
 
-def read_text(path: Path) -> str:
+def read_json_text(path: Path) -> str:
     """Return a text file of a run, JSON of some kind.
 
     Raises:
@@ -150,7 +150,7 @@ def read_json(path: Path, default: Any = None, **fields: type | tuple[type, ...]
     """
     if default is not None and not os.path.lexists(path):
         return default
-    text = read_text(path)
+    text = read_json_text(path)
     with reading(path):
         value = json.loads(text)
         kind = dict if default is None else type(default)

@@ -79,11 +79,11 @@ class Noise:
     """The variance between visits that is usual for comparisons of a kind.
 
     Attributes:
-        usual: prior variance of a visit's mean log ratio.
-        dof: degrees of freedom that `usual` is worth: few where the comparisons differ in it.
+        prior: variance of a visit's mean log ratio.
+        dof: degrees of freedom of `prior`: few where the comparisons differ in it.
     """
 
-    usual: float = 0.0
+    prior: float = 0.0
     dof: float = 0.0
 
     def moderated(self, variance: float, dof: float) -> tuple[float, float]:
@@ -92,9 +92,9 @@ class Noise:
         It is never lowered, or comparisons whose few visits spread more than the others' would be called different too often
         (as in the modified Hartung-Knapp interval: Röver, Knapp and Friede 2015, doi:10.1186/s12874-015-0091-1).
         """
-        together = self.dof + dof
-        shared = (self.dof * self.usual + dof * variance) / together if together else 0.0
-        return max(shared, variance), together
+        total_dof = self.dof + dof
+        shared = (self.dof * self.prior + dof * variance) / total_dof if total_dof else 0.0
+        return max(shared, variance), total_dof
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from photodup.bench.anyurl import kserve
 from photodup.bench.anyurl.target import Target
 from photodup.bench.verify import pictures
 from photodup.bench.verify.pictures import PictureCheck, Views
-from photodup.bench.verify.replies import ANSWERED, BUSY, MOST, REFUSED, PictureServer, Reply, picture_server
+from photodup.bench.verify.replies import ANSWERED, BUSY, REFUSED, PictureServer, Reply, picture_server
 from photodup.core.errors import PhotodupError
 from photodup.core.settings import environment
 from photodup.embedding import imaging
@@ -36,7 +36,7 @@ _CLASS_OF = {"fp32": 0, "tf32": 1, "bf16": 1, "fp16": 1, "int8": 2}
 # rounding if that is at least `_LEAST_SHARE` of how far the answers moved.
 _LEAST_SHIFT, _LEAST_SHARE = 1e-3, 0.4
 _LENGTH_TOLERANCE = 0.01  # largest difference of an embedding's length from 1
-IN_FLIGHT, N_CONCURRENT = 8, 48
+IN_FLIGHT, N_CONCURRENT, MAX_IMAGES = 8, 48, 8
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def verify_server(
     *,
     precision: str | None = None,
     is_hostile: bool = True,
-    most_images: int = MOST,
+    max_images: int = MAX_IMAGES,
     show: Callable[[str], object] = lambda name: None,
 ) -> VerifiedServer:
     """Check a server.
@@ -89,7 +89,7 @@ def verify_server(
         weights: of the reference, as `load_model` takes them; default those that the server names.
         precision: that it should compute in; default what it states.
         is_hostile: also send files that are made to hurt it.
-        most_images: pictures in a request, at most.
+        max_images: pictures in a request, at most.
         show: gets the name of each check before it is asked.
 
     Raises:
@@ -97,19 +97,19 @@ def verify_server(
     """
     if precision and precision not in PRECISIONS:
         raise PhotodupError(f"--precision is one of {', '.join(PRECISIONS)}, not {precision!r}.")
-    server, stated = picture_server(target, most_images), stated_of(target)
-    model = reference_of(stated, weights)
-    stated_precision = precision or stated.get("precision")
+    server, description = picture_server(target, max_images), description_of(target)
+    model = reference_of(description, weights)
+    stated_precision = precision or description.get("precision")
     run = _Verification(server, model, stated_precision if stated_precision in PRECISIONS else None, show)
     run.check_all(is_hostile)
-    digest = stated.get("digest", model.source_digest)
+    digest = description.get("digest", model.source_digest)
     other = "" if digest == model.source_digest or run.class_index else "; the server names another digest"
     return VerifiedServer(
         target.name, target.protocol, f"{model.name}, {model.pretrained}, FP32{other}", tuple(run.rows)
     )
 
 
-def stated_of(target: Target) -> Mapping[str, Any]:
+def description_of(target: Target) -> Mapping[str, Any]:
     """Return what a server states of its model: `pretrained`, `precision` and `digest`, as far as it does."""
     if target.protocol.startswith("kserve"):
         statement: Any = kserve.stated_parameters(target)
@@ -119,13 +119,13 @@ def stated_of(target: Target) -> Mapping[str, Any]:
     return statement if isinstance(statement, dict) else {}
 
 
-def reference_of(stated: Mapping[str, Any], weights: str | None) -> ImageModel:
+def reference_of(description: Mapping[str, Any], weights: str | None) -> ImageModel:
     """Load the model that a server should compute, in FP32. No file or address that the server names is opened.
 
     Raises:
         PhotodupError: it names weights that are neither random nor the environment's, or they cannot be had here.
     """
-    name = stated.get("pretrained")
+    name = description.get("pretrained")
     if not weights:
         is_seed = isinstance(name, str) and re.fullmatch(r"random:\d{1,9}", name)
         weights = name if is_seed else environment().weights
@@ -187,18 +187,18 @@ class _Verification:
     class_index: int = 0
 
     def check_all(self, is_hostile: bool) -> None:
-        photos = pictures.photos()
+        photos = pictures.photo_check()
         self.show(photos.name)
         first = self.server.ask(photos.files[:1])
         if first.kind != ANSWERED:
-            well = "" if first.kind == REFUSED else self.server.health()
-            if not well:
+            health = "" if first.kind == REFUSED else self.server.health()
+            if not health:
                 target = self.server.target
                 raise PhotodupError(
                     f"{target.name}, asked in the form {target.protocol}, embeds no plain photograph: {first.reason}. "
                     "Name its form with --protocol."
                 )
-            self._add(photos.name, DEAD, f"{first.reason}, while {well} says that all is well")
+            self._add(photos.name, DEAD, f"{first.reason}, while {health} says that all is well")
             return
         alone = self._check(photos)
         if self.rows[0].verdict == WRONG:
@@ -283,11 +283,11 @@ class _Verification:
         self.spread = float(np.linalg.norm(truth - truth.mean(axis=0), axis=1).mean())
         fits = [n for n, (_, least, _) in enumerate(CLASSES) if np.median(cosines) >= least]
         as_computed = fits[0] if fits else len(CLASSES) - 1
-        stated = _CLASS_OF[self.precision] if self.precision else 0
-        name, self.class_index = CLASSES[as_computed][0], max(as_computed, stated)
+        stated_class = _CLASS_OF[self.precision] if self.precision else 0
+        name, self.class_index = CLASSES[as_computed][0], max(as_computed, stated_class)
         if not fits:
             return WRONG, "another model, other weights or other pixels: no precision has such cosines"
-        if self.precision and as_computed > stated:
+        if self.precision and as_computed > stated_class:
             return WRONG, f"{self.precision} is stated, and the cosines are as of {name}"
         if as_computed and not self.precision:
             return TOLERATED, f"the cosines are as of {name}, and the server states no precision"
@@ -307,7 +307,7 @@ class _Verification:
 
     def _batch(self, files: Sequence[bytes], alone: np.ndarray) -> tuple[str, str]:
         """Ask for several photographs at once, in two orders."""
-        size, answer = self.server.most_images, self.server.ask(files[: self.server.most_images])
+        size, answer = self.server.max_images, self.server.ask(files[: self.server.max_images])
         while answer.kind == REFUSED and size > 1:
             size //= 2
             answer = self.server.ask(files[:size])
@@ -329,12 +329,12 @@ class _Verification:
 
     def _concurrency(self, files: Sequence[bytes], alone: np.ndarray) -> tuple[str, str]:
         bad, busy = self._many(files, alone, N_CONCURRENT)
-        many = f"of {N_CONCURRENT} requests, {IN_FLIGHT} at a time"
+        of_requests = f"of {N_CONCURRENT} requests, {IN_FLIGHT} at a time"
         if bad:
-            return WRONG, f"{len(bad)} {many}: {bad[0]}"
+            return WRONG, f"{len(bad)} {of_requests}: {bad[0]}"
         if busy:
-            return TOLERATED, f"{len(busy)} {many}, found no room: {busy[0]}"
-        return RIGHT, f"each {many}, got its own"
+            return TOLERATED, f"{len(busy)} {of_requests}, found no room: {busy[0]}"
+        return RIGHT, f"each {of_requests}, got its own"
 
     def _survival(self, files: Sequence[bytes], alone: np.ndarray) -> None:
         """Send hostile requests, and check after each that the server still embeds."""
@@ -342,9 +342,9 @@ class _Verification:
         if self.server.takes_files:
             broken = pictures.broken()
             requests = {name: partial(self.server.ask, [data]) for name, data in broken.items()}
-            amid = [files[0], broken["half of a JPEG"], files[1]]
+            mixed_files = [files[0], broken["half of a JPEG"], files[1]]
             if any(row.name == "batch" and row.verdict == RIGHT for row in self.rows):
-                requests["half of a JPEG amid a batch"] = partial(self.server.ask, amid)
+                requests["half of a JPEG amid a batch"] = partial(self.server.ask, mixed_files)
         for name, request in requests.items():
             self.show(name)
             answer = request()
@@ -367,8 +367,8 @@ class _Verification:
         self._add("alive afterwards", DEAD if bad else RIGHT, words)
 
     def _failure_reason(self, words: str) -> str:
-        well = self.server.health()
-        claim = f", while {well} says that all is well" if well else ""
+        health = self.server.health()
+        claim = f", while {health} says that all is well" if health else ""
         return f"a photograph fails afterwards: {words}{claim}"
 
 

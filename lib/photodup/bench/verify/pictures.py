@@ -83,7 +83,7 @@ def _squeezed(images: Iterable[Image.Image]) -> list[np.ndarray]:
 
 
 @functools.cache
-def photos() -> PictureCheck:
+def photo_check() -> PictureCheck:
     """Return the pictures that all others are measured by, with the deviations that show in any picture."""
     files = tuple(encoded(picture(seed, *_SIZES[seed % len(_SIZES)])) for seed in range(N_PHOTOS))
     images = [imaging.decode(data) for data in files[:N_DEVIATING]]

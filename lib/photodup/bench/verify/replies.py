@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from photodup.bench.anyurl import kserve
-from photodup.bench.anyurl.measure import LoadedServer
+from photodup.bench.anyurl.measure import LoadTarget
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
 from photodup.bench.backends.http_connection import HttpError
@@ -28,7 +28,6 @@ _REFUSALS = (
 _GRPC = {"DEADLINE_EXCEEDED": SILENT, "UNAVAILABLE": BUSY} | dict.fromkeys(_REFUSALS.split(), REFUSED)
 _HEALTH = ("/readyz", "/health", "/healthz", "/-/healthz", "/v2/health/ready")
 _WIRES = {"UINT8": "uint8", "FP16": "fp16", "FP32": "fp32"}
-MOST = 8  # pictures in a request
 _MOST_CHARACTERS = 90  # characters of what a server says
 
 
@@ -53,13 +52,13 @@ class PictureServer:
     """A target that is sent pictures.
 
     Attributes:
+        max_images: in a request.
         tensor: KServe: the model's input.
-        most_images: in a request.
     """
 
     target: Target
+    max_images: int
     tensor: Tensor | None = None
-    most_images: int = MOST
     _adapters: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -112,24 +111,24 @@ class PictureServer:
         kind = "" if self.tensor else media_type  # KServe names none
         if kind not in self._adapters:
             sent = Payloads("images" if self.takes_files else "arrays", (), "", kind)
-            adapter = LoadedServer(self.target, sent, is_embedded=True).adapter()
+            adapter = LoadTarget(self.target, sent, is_embedded=True).adapter()
             if self.tensor and not self.takes_files:
                 adapter.to_input = functools.partial(_tensor, self.tensor)
             self._adapters[kind] = adapter
         return self._adapters[kind]
 
 
-def picture_server(target: Target, most_images: int = MOST) -> PictureServer:
+def picture_server(target: Target, max_images: int) -> PictureServer:
     """Ask a target what it takes.
 
     Args:
-        most_images: pictures in a request, at most; the body of a plain POST is one.
+        max_images: pictures in a request, at most; the body of a plain POST is one.
 
     Raises:
         PhotodupError: nothing answers, or it takes no pictures.
     """
     if not target.protocol.startswith("kserve"):
-        return PictureServer(target, most_images=1 if target.protocol == "post" else most_images)
+        return PictureServer(target, 1 if target.protocol == "post" else max_images)
     model = kserve.describe_model(target)
     (first, *more) = model.inputs
     is_square = first.dims[-3:] == (3, SIDE, SIDE) and first.datatype in _WIRES
@@ -138,9 +137,8 @@ def picture_server(target: Target, most_images: int = MOST) -> PictureServer:
         raise PhotodupError(
             f"{model.name} takes {takes}: verify sends encoded images, or [3, {SIDE}, {SIDE}] of {', '.join(_WIRES)}."
         )
-    return PictureServer(
-        target, first, min(most_images, model.max_batch or most_images) if model.batched else 1
-    )
+    limit = min(max_images, model.max_batch or max_images) if model.batched else 1
+    return PictureServer(target, limit, first)
 
 
 def _tensor(tensor: Tensor, files: Sequence[bytes]) -> dict[str, np.ndarray]:

@@ -132,7 +132,7 @@ class _Triton:
                 f"Triton's model {self.model} takes {inputs} {shape}, but the wire {self._wire} needs {expected[1]} "
                 f"{expected[0]!r} and an output 'embedding': choose another model or wire."
             )
-        parameters = kserve.stated(config, config_of)
+        parameters = kserve.params_of(config, config_of)
         return Remote(
             digest=parameters.get("model_digest"),
             name=self.model,

@@ -13,6 +13,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.extras import import_extra
 from photodup.embedding.wire.http import Answer, AnswerError, HttpRequest, answer_reader, read_json_answer
 
+Config = Mapping[str, Any]  # of a model
 LARGEST_MESSAGE = 2**31 - 1  # bytes, of gRPC
 
 
@@ -42,7 +43,7 @@ class ServedModel:
 
 
 @answer_reader("The server's description of the model")
-def model_of(name: str, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> ServedModel:
+def model_of(name: str, metadata: Mapping[str, Any], config: Config) -> ServedModel:
     """Return a model from its metadata and its configuration (Triton's extension, may be empty).
 
     Raises:
@@ -62,13 +63,13 @@ def model_of(name: str, metadata: Mapping[str, Any], config: Mapping[str, Any]) 
 
 
 @answer_reader("The server's configuration of the model")
-def steps_of(config: Mapping[str, Any]) -> list[str]:
-    """Return the models that an ensemble calls, in order; empty for another model. Raises `AnswerError` like `stated`."""
+def steps_of(config: Config) -> list[str]:
+    """Return the models that an ensemble calls, in order; empty for another model. Raises `AnswerError` like `params_of`."""
     return [str(step["model_name"]) for step in config.get("ensemble_scheduling", {}).get("step", [])]
 
 
 @answer_reader("The server's configuration of the model")
-def stated(config: Mapping[str, Any], config_of: Callable[[str], Mapping[str, Any]]) -> dict[str, str | None]:
+def params_of(config: Config, config_of: Callable[[str], Config]) -> dict[str, str | None]:
     """Return the `parameters` of a model's configuration, or of an ensemble's last step; None for a value that is unset.
 
     Args:
@@ -194,7 +195,7 @@ def infer_call(channel: Any) -> Any:
     return service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
 
 
-def about_model(channel: Any, kind: str, model: str, version: str = "", **options: Any) -> dict[str, Any]:
+def about_model(channel: Any, kind: str, model: str, version: str = "", **options: object) -> dict[str, Any]:
     """Return a model's `ModelMetadata`, `ModelConfig` or `ModelStatistics` over gRPC, in the form of HTTP's JSON.
 
     Raises:

@@ -233,13 +233,13 @@ class _Comparison:
         place = {photo.id: number for number, photo in enumerate(ranked)}
         bits = zip(near.first.tolist(), near.second.tolist(), bits_apart(near).tolist(), strict=True)
         order = sorted(bits, key=lambda triple: (max(triple[2], _ALIKE_BITS), place[rows[triple[0]].id]))
-        self._bits_apart = {(i, j): apart for i, j, apart in order}
+        self._bits_apart = {(i, j): n_bits for i, j, n_bits in order}
         chooser = Chooser(pixels, self._rules, reason_apart)
-        left = list(self._bits_apart)
+        remaining = list(self._bits_apart)
         for _ in range(MOST_COMPARED):
-            now = {j: (i, j) for i, j in reversed(left) if not self._is_there(j)}
-            search.ask(pair_codes(*np.array(list(now.values()), np.int64).reshape(-1, 2).T))
-            left = [pair for pair in left if now.get(pair[1]) != pair]
+            next_pairs = {j: (i, j) for i, j in reversed(remaining) if not self._is_there(j)}
+            search.ask(pair_codes(*np.array(list(next_pairs.values()), np.int64).reshape(-1, 2).T))
+            remaining = [pair for pair in remaining if next_pairs.get(pair[1]) != pair]
             self._compare_proven(search, chooser)
         for i, j in sorted(self._compared):  # where one of them could not be read any more
             self._findings.setdefault(rows[j].md5, _Finding(Location.PROBABLY, rows[i], _CHANGED))

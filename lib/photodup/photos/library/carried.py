@@ -142,8 +142,8 @@ def _full(name: str) -> str:
 
 def _clean(value: str | list[str]) -> list[str]:
     """Return texts without characters that XML forbids, with uniform line ends; empty ones are left out."""
-    several = value if isinstance(value, list) else [value]
-    clean = ("\n".join(_NO_XML.sub("", text).strip().splitlines()) for text in several)
+    texts = value if isinstance(value, list) else [value]
+    clean = ("\n".join(_NO_XML.sub("", text).strip().splitlines()) for text in texts)
     return [text for text in clean if text]
 
 

@@ -116,9 +116,9 @@ def _list(texts: str | list[str]) -> list[str]:
 
 
 def _are_alike(first: str, second: str) -> bool:
-    usual = _COLOURS.tobytes().hex()
+    default = _COLOURS.tobytes().hex()
     first_rgb, second_rgb = (
-        np.frombuffer(bytes.fromhex(colours or usual), np.uint8).astype(int) for colours in (first, second)
+        np.frombuffer(bytes.fromhex(colours or default), np.uint8).astype(int) for colours in (first, second)
     )
     return first_rgb.shape == second_rgb.shape and int(np.abs(first_rgb - second_rgb).max()) <= _SAME_COLOUR
 
@@ -200,8 +200,8 @@ class _Reading:
         if text is None:
             self.add(f"{kind} in an unknown encoding", sha256(repr(raw).encode()).hexdigest())
         elif kind in (*KINDS, "software") and not (kind in ("title", "caption") and text[:1] in ("{", "<")):
-            several = text.split(";") if kind in ("keywords", "author") else [text]
-            self.kinds += [(kind, each) for each in several]
+            texts = text.split(";") if kind in ("keywords", "author") else [text]
+            self.kinds += [(kind, each) for each in texts]
         else:
             self.add(kind, text)
 

@@ -18,7 +18,16 @@ from photodup.core.names import escaped, printable
 from photodup.core.safe_open import open_file, opened
 from photodup.photos.state.own_folder import OwnFolder
 
-DEFAULT_RULES = ("resolution", "format", "metadata", "oldest", "size", "folder")  # to choose a keeper
+# To choose a keeper, in the default order, with the words of the settings page; `groups.keepers` has the values.
+RULES = {
+    "resolution": "more pixels, where they hold more",
+    "format": "RAW or a JPEG with its RAW, then what cameras write, then WebP and its like",
+    "metadata": "date, place, camera, rating, title and keywords, in the file or its XMP sidecar; then the most EXIF fields",
+    "oldest": "taken first",
+    "size": "largest file",
+    "folder": "in the first of the folders below",
+}
+DEFAULT_RULES = tuple(RULES)
 LEAST_THRESHOLD = 0.01
 _MOST_BYTES = 1_000_000  # of the file, which may be foreign; a longer one is no valid JSON
 
@@ -49,7 +58,10 @@ class LibrarySettings:
             isinstance(self.threshold, int | float) and LEAST_THRESHOLD <= self.threshold <= 1
         ):
             raise PhotodupError(f"the threshold of similar pictures must lie between {LEAST_THRESHOLD} and 1")
-        check_rules(self.keep)
+        if not self.keep:
+            raise PhotodupError(f"Name at least one keep rule: {', '.join(RULES)}.")
+        if unknown := [rule for rule in self.keep if rule not in DEFAULT_RULES]:
+            raise PhotodupError(f"No keep rule {', '.join(unknown)}: choose from {', '.join(RULES)}.")
 
     def with_rules(self, keep: str | None, folders: Sequence[str] | None) -> "LibrarySettings":
         """Return these settings with the command line's rules (`resolution,format`) and folders."""
@@ -61,18 +73,6 @@ def _can_be_a_name(name: object) -> bool:
     with suppress(UnicodeEncodeError):
         return isinstance(name, str) and b"\0" not in os.fsencode(name)
     return False
-
-
-def check_rules(order: Sequence[str]) -> None:
-    """Refuse an empty order of keep rules, and an unknown rule.
-
-    Raises:
-        PhotodupError: names the rules that there are.
-    """
-    if not order:
-        raise PhotodupError(f"Name at least one keep rule: {', '.join(DEFAULT_RULES)}.")
-    if unknown := [rule for rule in order if rule not in DEFAULT_RULES]:
-        raise PhotodupError(f"No keep rule {', '.join(unknown)}: choose from {', '.join(DEFAULT_RULES)}.")
 
 
 def load_settings(folder: Path) -> LibrarySettings:

@@ -16,7 +16,7 @@ from photodup.embedding.backends import parse_backend
 from photodup.photos.demo.encoder import NAME as SMALL_ENCODER
 from photodup.photos.embed.choose import AUTO, EncoderRequest, known_backends, probe_servers
 from photodup.photos.library.hard_links import bytes_freed
-from photodup.photos.library.settings import DEFAULT_RULES, LEAST_THRESHOLD, check_folders, check_inside
+from photodup.photos.library.settings import LEAST_THRESHOLD, RULES, check_folders, check_inside
 from photodup.photos.review import pictures
 from photodup.photos.review.reviewed_folder import OPENING, ReviewTask
 from photodup.photos.review.session import DONE, MARKED, TODO, Item
@@ -134,19 +134,19 @@ def confirm_page(site: CurrentSite, number: int = 1) -> Response:
     session = site.session
     marked = session.select(status=MARKED)
     items, page = _one_page(marked, number, PAGE_SIZE)
-    going = {photo.id: photo for item in marked for photo in item.leaving}
+    leaving = {photo.id: photo for item in marked for photo in item.leaving}
     written = session.transfers()
-    frees = bytes_freed(session.root, going.values())
+    frees = bytes_freed(session.root, leaving.values())
     return site.page(
         "confirm.html",
-        links=pictures.links_to(session.root, going.values(), site.folder.only),
+        links=pictures.links_to(session.root, leaving.values(), site.folder.only),
         n_sidecars=len({file for removal in session.removals() for file in removal.sidecars}),
         linked={number for number, n_bytes in frees.items() if not n_bytes},
         freed=sum(frees.values()),
         transfers=written,
         items=items,
         plan=session.plan(written),
-        leaving=going.keys(),
+        leaving=leaving.keys(),
         changed=pictures.problems(session.root, [p for item in items for p in item.photos]),
         **page,
     )
@@ -181,7 +181,7 @@ def settings(site: CurrentSite) -> Response:
         local=_LOCAL,
         chosen=chosen,
         is_other=chosen not in listed,
-        rules=[*stored.keep, *(rule for rule in DEFAULT_RULES if rule not in stored.keep)],
+        rules={rule: RULES[rule] for rule in (*stored.keep, *RULES)},
     )
 
 

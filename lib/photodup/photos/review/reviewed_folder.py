@@ -112,10 +112,10 @@ class ReviewTask:
         """Time left of the current part, in words; empty while unknown."""
         if self.is_stopping:
             return "stopping after this photo"
-        spent = time.monotonic() - self._step_begun
-        if not self.done or spent < _SURE_AFTER_S or self.done >= self.total:
+        spent_s = time.monotonic() - self._step_begun
+        if not self.done or spent_s < _SURE_AFTER_S or self.done >= self.total:
             return ""
-        minutes = round(spent / self.done * (self.total - self.done) / 60)
+        minutes = round(spent_s / self.done * (self.total - self.done) / 60)
         if minutes < 2:
             return "about a minute left" if minutes else "less than a minute left"
         if minutes < 90:

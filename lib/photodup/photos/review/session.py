@@ -575,10 +575,10 @@ class ReviewSession:
     def transfers(self) -> dict[str, Transfer]:
         """Return by group the metadata that only its marked photos have, and the write beside the keeper."""
         marked = self.select("copies", MARKED) if self.trash.moves_files else []
-        going = {i for item in self.select(status=MARKED) for i in item.remove}
+        leaving_ids = {i for item in self.select(status=MARKED) for i in item.remove}
         sidecars, by_group = Sidecars(self.root), {}
         for item in marked:
-            if staying := [photo for photo in item.photos if photo.id not in going]:
+            if staying := [photo for photo in item.photos if photo.id not in leaving_ids]:
                 leaving = [photo for photo in item.leaving if photo.id not in item.bare]
                 if transfer := plan_transfer(sidecars, staying[0], leaving):
                     by_group[item.key] = transfer
@@ -688,7 +688,7 @@ class ReviewSession:
                 raise PhotodupError(
                     "The trash holds something else than when this was shown: nothing was deleted, look again."
                 )
-            freed = self.trash.purge(listing)
+            freed_bytes = self.trash.purge(listing)
             self.in_trash = {}
             gone = {operation.id for operation in listing}
             # Deletions cannot be undone, so the history ends here.
@@ -696,7 +696,7 @@ class ReviewSession:
             self.last = None
             n = sum(not operation.written for operation in listing)
             photos = "1 photo is" if n == 1 else f"{n} photos are"
-            return f"{photos} deleted for good, {do_filesizeformat(freed)} freed."
+            return f"{photos} deleted for good, {do_filesizeformat(freed_bytes)} freed."
 
     def _restore(
         self, operations: Sequence[Operation], *, confirmed: bool = False

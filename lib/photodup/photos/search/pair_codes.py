@@ -1,8 +1,10 @@
 """One number for a pair of rows, so that many pairs are one array."""
 
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+
+Codes = TypeVar("Codes", int, np.ndarray)
 
 
 def pair_code(i: int, j: int) -> int:
@@ -16,6 +18,6 @@ def pair_codes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return low << 32 | high
 
 
-def pair_rows(codes: Any) -> tuple[Any, Any]:
+def pair_rows(codes: Codes) -> tuple[Codes, Codes]:
     """Return the rows of one pair or of an array of them, the smaller first."""
     return codes >> 32, codes & 0xFFFFFFFF

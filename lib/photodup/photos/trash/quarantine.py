@@ -198,23 +198,23 @@ class Trash:
         Raises:
             TrashError: a file is not the removed one and stays; all others are deleted.
         """
-        freed = 0
+        freed_bytes = 0
         refused: list[str] = []
         with self._locked():
-            going = self._present(self.contents().operations, operations, confirmed, {"purging"})
-            for operation in bar(going, total=len(going), desc="delete", unit="photo", disable=True):
+            to_purge = self._present(self.contents().operations, operations, confirmed, {"purging"})
+            for operation in bar(to_purge, total=len(to_purge), desc="delete", unit="photo", disable=True):
                 try:
                     if False in map(self._files.is_as_removed, operation.files):
                         raise TrashError(
                             f"{printable(operation.home)} in the trash is not the file that was removed (its content "
                             "differs): it was left there, and restoring brings it back."
                         )
-                    freed += self._purge(operation)
+                    freed_bytes += self._purge(operation)
                 except (OSError, TrashError) as error:
                     refused.append(sentence_of(error, self.root / operation.home))
         if refused:
-            raise TrashError(f"{_first_of(refused)} {freed / 1e6:.2f} MB of others are freed.")
-        return freed
+            raise TrashError(f"{_first_of(refused)} {freed_bytes / 1e6:.2f} MB of others are freed.")
+        return freed_bytes
 
     def _present(
         self,
@@ -317,15 +317,15 @@ class Trash:
             # People purge because the disk is full: the deletion makes room for its journal line.
             if error.errno not in DISK_FULL:
                 raise
-        freed, left = operation.bytes, []
+        freed_bytes, remaining = operation.bytes, []
         for moved in operation.files:
             self._step("purge file")
             if not self._files.delete(moved):  # changed at the last moment
-                left.append(moved)
+                remaining.append(moved)
         self._files.clear(operation)
-        operation.files = left or operation.files
-        self._write(operation, "removed" if left else "purged")
-        return freed - sum(moved.size for moved in left)
+        operation.files = remaining or operation.files
+        self._write(operation, "removed" if remaining else "purged")
+        return freed_bytes - sum(moved.size for moved in remaining)
 
     def _finish(self, operation: Operation) -> None:
         """Take an interrupted removal back, or complete a restore or purge."""

@@ -212,10 +212,10 @@ def create_app(settings: ServiceSettings, on_failure: Callable[[str], None] = lo
         if (model := service.model) is None:
             raise RequestError(503, service.failure or "The model is still loading.")
         s = service.settings
-        stated = ("name", "pretrained", "is_random", "dim", "engine", "precision")
+        stated_fields = ("name", "pretrained", "is_random", "dim", "engine", "precision")
         limits = s.model_dump(include=set(ServiceLimits.model_fields))
         return Info(
-            **{name: getattr(model, name) for name in stated},
+            **{name: getattr(model, name) for name in stated_fields},
             digest=service.digest,
             jpeg_scale="reduced" if service.decoder.draft_size else "whole",
             device=getattr(model, "device", "cpu"),

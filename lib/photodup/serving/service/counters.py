@@ -116,7 +116,7 @@ class GpuCollector(Collector):
         """Return the model of each GPU, by its driver's name."""
         return [self._nvml.nvmlDeviceGetName(device) for device in self._devices]
 
-    def describe(self) -> Iterator[Any]:
+    def describe(self) -> Iterator[GaugeMetricFamily]:
         """Return nothing, so that registering does not call the driver."""
         return iter(())
 

@@ -85,9 +85,9 @@ class Service:
             raise RequestError(503, self.failure or "The model is still loading: retry when /readyz says so.")
         self.counters.in_flight.inc()
         try:
-            with self.budget.open() as take:
+            with self.budget.open() as reserve:
                 started = time.perf_counter()
-                images = await read(request, take)
+                images = await read(request, reserve)
                 received = time.perf_counter()
                 work = RequestWork(images, self.settings)
                 del images
@@ -158,16 +158,16 @@ class Service:
             watching.cancel()
             work.cancel()
 
-    async def read_files(self, request: Request, take: bodies.ReserveBytes) -> list[bytes]:
+    async def read_files(self, request: Request, reserve: bodies.ReserveBytes) -> list[bytes]:
         _require_content_type(request, "multipart/form-data")
-        chunks = bodies.stream(request, take, self.settings)
+        chunks = bodies.stream(request, reserve, self.settings)
         return await bodies.read_multipart(request.headers, chunks, self.settings.max_images)
 
-    async def read_json(self, request: Request, take: bodies.ReserveBytes) -> list[bytes]:
+    async def read_json(self, request: Request, reserve: bodies.ReserveBytes) -> list[bytes]:
         """Read a JSON body; parse a large one in a thread."""
         _require_content_type(request, "application/json")
         body, max_images = bytearray(), self.settings.max_images
-        async for chunk in bodies.stream(request, take, self.settings):
+        async for chunk in bodies.stream(request, reserve, self.settings):
             body += chunk
         if len(body) < 1 << 18:
             return bodies.read_base64(bytes(body), max_images)

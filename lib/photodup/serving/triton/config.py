@@ -1,7 +1,7 @@
 """Triton model configurations (`config.pbtxt`), read and written with Triton's own protobuf schema."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
@@ -90,7 +90,7 @@ def set_batching(config: "ModelConfig", variant: str) -> None:
         config.dynamic_batching.CopyFrom(batching)
 
 
-def set_parameter(config: "ModelConfig", **values: Any) -> None:
+def set_parameter(config: "ModelConfig", **values: object) -> None:
     """Set `parameters` entries; Triton passes them to the backend as strings."""
     for key, value in values.items():
         config.parameters[key].string_value = str(value)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from photodup.core.errors import PhotodupError, is_expected
-from photodup.serving.control_key import VARIABLE, grpc_metadata
+from photodup.serving.triton.control_key import VARIABLE, grpc_metadata
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ import yaml
 
 
 @dataclass(frozen=True)
-class Preset:
+class EmulatedGpu:
     """Timing of one emulated device, with its source.
 
     Attributes:
@@ -28,7 +28,7 @@ class Preset:
 
 
 @cache
-def presets() -> dict[str, Preset]:
+def emulated_gpus() -> dict[str, EmulatedGpu]:
     """Return every preset by name, from `emulated_gpus.yaml`."""
     data = yaml.safe_load(Path(__file__).with_name("emulated_gpus.yaml").read_text())
     share, gflop = data["share_of_peak"], data["image_gflop"]
@@ -36,7 +36,7 @@ def presets() -> dict[str, Preset]:
     for name, entry in data["gpus"].items():
         peak = entry["peak_tflops"]
         slope = gflop / (peak * share) if peak else 0.0  # GFLOP / (TFLOP/s) = ms
-        by_name[name] = Preset(
+        by_name[name] = EmulatedGpu(
             name=name,
             base_ms=entry["batch_1_ms"] - slope,
             per_image_ms=slope,

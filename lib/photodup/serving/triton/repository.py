@@ -30,7 +30,7 @@ from photodup.serving.triton.config import (
     write_config,
     write_if_changed,
 )
-from photodup.serving.triton.emulated import Preset, presets
+from photodup.serving.triton.emulated import EmulatedGpu, emulated_gpus
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -106,7 +106,7 @@ def render_repository(
             config.ensemble_scheduling.step[-1].model_name = _steps(name)[-1]
         else:
             if encoder.is_emulated:
-                _emulate(config, presets()[encoder.emulated_device], version_dir)
+                _emulate(config, emulated_gpus()[encoder.emulated_device], version_dir)
             else:
                 graph = _graph(encoder, target, exported)
                 link_weights(graph, version_dir)
@@ -191,8 +191,8 @@ def _committed_folder(name: str = "") -> Path:
 def _usual_models(target: Target) -> list[str]:
     encoders = filter(None, map(backend_of_model, committed_models()))
     # TF32 changes the precision, so it is rendered only if requested by name.
-    usual = [b for b in encoders if target in _targets(b) and b.precision != "tf32"]
-    return with_steps(encoder.triton_model for encoder in usual)
+    usual_encoders = [b for b in encoders if target in _targets(b) and b.precision != "tf32"]
+    return with_steps(encoder.triton_model for encoder in usual_encoders)
 
 
 def _targets(encoder: Backend) -> tuple[Target, ...]:
@@ -212,12 +212,12 @@ def _encoder(name: str, target: Target) -> Backend:
     encoder = backend_of_model(name)
     if encoder is None or not (
         name in committed_models()
-        or encoder.emulated_device in presets()
+        or encoder.emulated_device in emulated_gpus()
         or (encoder.engine in ("onnx", "openvino") and encoder.precision != "tf32")
     ):
         raise PhotodupError(
             f"There is no model {name!r} for Triton: choose from {', '.join(committed_models())}, or "
-            f"emulated_<{'|'.join(presets())}> with _fp16, _uint8 or _jpeg for another wire."
+            f"emulated_<{'|'.join(emulated_gpus())}> with _fp16, _uint8 or _jpeg for another wire."
         )
     if encoder.engine in ("onnx", "openvino"):
         check_choice(encoder.engine, encoder.precision)
@@ -287,18 +287,18 @@ def _run_in_python(config: "ModelConfig", threads: int, device: str, version_dir
     _copy_library(version_dir, imaging, jpeg_scans, cpu)
 
 
-def _emulate(config: "ModelConfig", preset: Preset, version_dir: Path) -> None:
+def _emulate(config: "ModelConfig", gpu: EmulatedGpu, version_dir: Path) -> None:
     config.backend = "python"
     _on_cpu(config)
     config.ClearField("model_warmup")
     config.ClearField("parameters")
     set_parameter(
         config,
-        engine=f"emulated-{preset.name}",
-        base_ms=f"{preset.base_ms:.6f}",
-        per_image_ms=f"{preset.per_image_ms:.6f}",
-        source=preset.source,
-        assumption=preset.assumption,
+        engine=f"emulated-{gpu.name}",
+        base_ms=f"{gpu.base_ms:.6f}",
+        per_image_ms=f"{gpu.per_image_ms:.6f}",
+        source=gpu.source,
+        assumption=gpu.assumption,
     )
     copy_code(_MODELS / "emulated_model.py", version_dir / "model.py")
     copy_code(_MODELS / "emulation.py", version_dir / "emulation.py")

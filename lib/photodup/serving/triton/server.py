@@ -23,9 +23,9 @@ from photodup.core.errors import PhotodupError
 from photodup.core.files import replacing
 from photodup.core.paths import build_dir, project_root
 from photodup.core.settings import environment, inherited
-from photodup.serving import control_key
 from photodup.serving.process.ports import claim_ports, reachable_host
 from photodup.serving.process.server_process import ServerProcess, is_answering
+from photodup.serving.triton import control_key
 from photodup.serving.triton.config import models_in, read_config
 
 

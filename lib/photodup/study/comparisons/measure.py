@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from photodup.bench import Columns
 from photodup.bench.backends.adapters import adapter
-from photodup.bench.link.link import Link
+from photodup.bench.link.emulate import Link
 from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import LiveSide, Visit, VisitPlan, measure_visit
 from photodup.bench.pairs.declared import Pair, Side
@@ -122,7 +122,7 @@ def visit_config(pair: Pair, visit: int) -> Columns:
 
 def offered(run: Run, pair: Pair) -> Pair:
     """Return a comparison between the first two of its sides that a run's servers have; unchanged if there are no two."""
-    return pair.on(partial(_has, run))
+    return pair.offered(partial(_has, run))
 
 
 def _has(run: Run, backend: Backend) -> bool:
@@ -238,9 +238,9 @@ class ReadySides:
         if not pair.link:
             return record(visit_sides(ready, pair.load, plan, seed, serve))
         with Link(pair.link) as link:
-            far = [replace(side, url=link.url(side.url or "")) for side in ready]
-            is_grpc = any(side.backend.protocol == "grpc" for side in far)
-            measure = partial(visit_sides, far, pair.load, plan, seed)
+            behind_link = [replace(side, url=link.url(side.url or "")) for side in ready]
+            is_grpc = any(side.backend.protocol == "grpc" for side in behind_link)
+            measure = partial(visit_sides, behind_link, pair.load, plan, seed)
             columns = record(link.measure_far(measure, in_own_process=is_grpc))
             return columns | {"link_late": link.invalid_reason()}
 

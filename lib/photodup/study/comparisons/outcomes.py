@@ -99,8 +99,8 @@ def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = 
         declared: other declarations than `notebooks/comparisons.yaml`.
     """
     declared = declared or declarations()
-    judged, visits = _judged(run, declared)
-    outcomes = {outcome.comparison.name: outcome for outcome in judged}
+    all_outcomes, visits = _all_outcomes(run, declared)
+    outcomes = {outcome.comparison.name: outcome for outcome in all_outcomes}
     nulls = tuple(outcomes[null.name] for null in declared.nulls)
     chosen = notebooks or {pair.notebook for pair in declared.pairs}
     pairs = tuple(pair for pair, _ in visits if pair.notebook in chosen)
@@ -117,7 +117,7 @@ def read_comparisons(run: Run, *notebooks: str, declared: Declarations | None = 
 
 def read_all(run: Run) -> list[Outcome]:
     """Return the outcomes of all comparisons of a run, nulls last."""
-    return _judged(run, declarations())[0]
+    return _all_outcomes(run, declarations())[0]
 
 
 def write_outcomes(run: Run) -> list[Outcome]:
@@ -129,24 +129,24 @@ def write_outcomes(run: Run) -> list[Outcome]:
     return outcomes
 
 
-def _judged(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
+def _all_outcomes(run: Run, declared: Declarations) -> tuple[list[Outcome], list[tuple[Pair, list[Visit]]]]:
     records = [_visits(run, pair) for pair in (*declared.pairs, *declared.nulls)]
     comparisons = []
     for pair, visits, notes, was_tried in records:
         gap = NOT_PLANNED if visits or not notes else notes[0]
         usual = read.comparison_of(pair, gap, declared.checks_of(pair), notes if visits else ())
         usual = replace(usual, was_tried=was_tried)
-        further = (
+        of_percentiles = (
             replace(usual, name=f"{pair.name}, {metric}", metric=metric, is_primary=False, nulls=())
             for metric in pair.also
         )
-        comparisons += [read.with_observations(each, visits, pair.load) for each in (usual, *further)]
+        comparisons += [read.with_observations(each, visits, pair.load) for each in (usual, *of_percentiles)]
     return compare_all(comparisons), [(pair, visits) for pair, visits, *_ in records]
 
 
 def _visits(run: Run, pair: Pair) -> tuple[Pair, list[Visit], tuple[str, ...], bool]:
     """Return a comparison with the sides that were measured, its visits, what went wrong in them, and whether it had any."""
-    for a, b in ((pair.a, pair.b), *pair.elsewhere):
+    for a, b in ((pair.a, pair.b), *pair.alternatives):
         pair = replace(pair, a=a, b=b)
         key, number, visits, notes = visit_key(pair), 1, list[Visit](), list[str | None]()
         while record := run.store.record(key, config=visit_config(pair, number)):
@@ -177,13 +177,13 @@ def _figures_of_sides(visits: list[tuple[Pair, list[Visit]]], used: set[tuple[st
     rows = []
     for (name, load), with_side in visits_of.items():
         # A visit of more than two sides stands in the records of all its pairs.
-        distinct = list(
+        own_visits = list(
             {visit.latencies(index).tobytes(): (visit, index) for visit, index in with_side}.values()
         )
         side = sides[name, load]
-        n_failed = sum(visit.n_failed[index] for visit, index in distinct)
+        n_failed = sum(visit.n_failed[index] for visit, index in own_visits)
         facts = {"side": name, "load": load, "label": side.label, **side.backend.columns()}
-        rows.append({**facts, "n_visits": len(distinct), "n_failed": n_failed, **read.figures(distinct)})
+        rows.append({**facts, "n_visits": len(own_visits), "n_failed": n_failed, **read.figures(own_visits)})
     metrics = [f"{metric}{end}" for metric in METRICS for end in ("", "_ci_low", "_ci_high")]
     names = ["side", "load", "label", *COLUMNS, "n_visits", "n_failed", *metrics]
     # An empty frame has these columns too.

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from photodup.bench.record.json_files import read_json, read_text, reading
+from photodup.bench.record.json_files import read_json, read_json_text, reading
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
@@ -84,7 +84,7 @@ def read_notebook(path: Path) -> Any:
     """
     import nbformat
 
-    text = read_text(path)
+    text = read_json_text(path)
     with reading(path):
         notebook = nbformat.v4.reads(text)
         nbformat.validate(notebook)

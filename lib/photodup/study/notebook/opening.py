@@ -9,13 +9,12 @@ import base64
 import io
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import nbformat
 
 from photodup.study.notebook.run import REFERENCE
 
-FIGURE = "answer.png"
+CHART = "answer.png"
 MOST_PIXELS = 50_000_000
 _PART = re.compile(r"(\*\*Answer\*\* )\(.*?\)\..*?(?=\n\n\*\*Needs\*\*)", re.DOTALL)
 _CONTENTS = re.compile(r"\n\n\*\*Contents\*\*.*?(?=\n\n|\Z)", re.DOTALL)
@@ -31,20 +30,20 @@ def write_opening(notebook: nbformat.NotebookNode, run: str = REFERENCE) -> None
     opening = notebook.cells[0]
     source = "reference run" if run == REFERENCE else f"run {run}"
     answer = printed_answer(notebook).replace("<", "&lt;")  # prose is shown as HTML
-    picture, cells = answer_figure(notebook), with_headings(notebook.cells)
+    picture, cells = answer_chart(notebook), with_headings(notebook.cells)
     outputs = (
         (o, text) for cell, text in cells if is_tagged(cell, "figure") for o in cell.get("outputs", [])
     )
     texts = (alternative(output, text) for output, text in outputs if "image/png" in output.get("data", {}))
-    image = f"\n\n![{next(texts)}](attachment:{FIGURE})" if picture else ""
+    image = f"\n\n![{next(texts)}](attachment:{CHART})" if picture else ""
     opening.source = _PART.sub(lambda m: f"{m.group(1)}({source}). {answer}{image}", opening.source, count=1)
     opening.pop("attachments", None)
     if picture:
-        opening.attachments = {FIGURE: {"image/png": picture}}
+        opening.attachments = {CHART: {"image/png": picture}}
     opening.source = _CONTENTS.sub("", opening.source) + _contents(notebook)
 
 
-def with_headings(cells: Iterable[Any]) -> Iterator[tuple[Any, str]]:
+def with_headings(cells: Iterable[nbformat.NotebookNode]) -> Iterator[tuple[nbformat.NotebookNode, str]]:
     """Yield each cell with the heading that it stands under."""
     heading = ""
     for cell in cells:
@@ -54,7 +53,7 @@ def with_headings(cells: Iterable[Any]) -> Iterator[tuple[Any, str]]:
         yield cell, heading
 
 
-def alternative(output: Any, heading: str) -> str:
+def alternative(output: nbformat.NotebookNode, heading: str) -> str:
     """Return the alternative text of a figure: its finding (`charts.finding`), else the heading that it stands under."""
     return output.get("metadata", {}).get("image/png", {}).get("alt") or f"Figure: {heading}"
 
@@ -88,7 +87,7 @@ def printed_answer(notebook: nbformat.NotebookNode) -> str:
     return " ".join("".join(output.get("text", "") for output in outputs).split())
 
 
-def answer_figure(notebook: nbformat.NotebookNode) -> str:
+def answer_chart(notebook: nbformat.NotebookNode) -> str:
     """Return the figure of the cell tagged `figure` as base64 text of a PNG; empty without one."""
     outputs = [o for cell in notebook.cells if is_tagged(cell, "figure") for o in cell.get("outputs", [])]
     pictures = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]

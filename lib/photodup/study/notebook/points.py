@@ -14,7 +14,7 @@ import numpy as np
 
 from photodup.bench import Columns
 from photodup.bench.backends import adapters
-from photodup.bench.link.link import LOOPBACK, PRESETS, Link, NetworkPath, emulated_path
+from photodup.bench.link.emulate import LOOPBACK, PRESETS, Link, NetworkPath, emulated_path
 from photodup.bench.load import counters
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.window import measure
@@ -50,7 +50,7 @@ class FigureSpec:
         label: in words, how the server is configured, or whatever else tells two specs apart; part of the key.
         setting: returns a context in which the server is configured as `label` says. It is entered once a visit for all
             specs of a label, and not at all where all of them have records.
-        link: name of an emulated link (`photodup.bench.link.link.PRESETS`) between client and server, which must be on
+        link: name of an emulated link (`photodup.bench.link.emulate.PRESETS`) between client and server, which must be on
             this machine; "" is the real way to them. Each window gets a fresh link, so none inherits another's queue.
         options: of the adapter, such as `{"channel": "shared"}`.
         config: more that the figure depends on; recorded.
@@ -241,9 +241,9 @@ def _through_link(
         raise PhotodupError(f"{spec.backend} runs in this process: no link leads to it.")
     with Link(spec.link) as link:
         metrics_url = link.url(metrics_url) if metrics_url else None
-        far = partial(window, link.url(url), metrics_url, emulated_path(spec.link))
+        measure = partial(window, link.url(url), metrics_url, emulated_path(spec.link))
         is_grpc = parse_backend(spec.backend).protocol == "grpc"
-        measured = link.measure_far(far, in_own_process=is_grpc)
+        measured = link.measure_far(measure, in_own_process=is_grpc)
         if late := link.invalid_reason():
             measured |= {"status": "failed", "error": late}
     return measured

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from photodup.bench.link.link import LOOPBACK, NetworkPath
-from photodup.bench.record.record import RunStore
+from photodup.bench.link.emulate import LOOPBACK, NetworkPath
+from photodup.bench.record.store import RunStore
 from photodup.core import settings
 from photodup.core.errors import PhotodupError
 from photodup.core.names import escaped
@@ -95,8 +95,8 @@ class Run:
         return Gap(result)
 
     def figures(self) -> pd.DataFrame:
-        """Return every figure of this run as one tidy table (see `photodup.bench.record.record.figures_of_run`)."""
-        from photodup.bench.record.record import figures_of_run
+        """Return every figure of this run as one tidy table (see `photodup.bench.record.store.figures_of_run`)."""
+        from photodup.bench.record.store import figures_of_run
 
         return figures_of_run(self.directory)
 
@@ -166,8 +166,8 @@ class Run:
     def _repr_markdown_(self) -> str:
         # Of servers elsewhere this machine knows neither the processor nor, until one answers, the weights.
         weights_known = self.is_here or self.environment.model.digest
-        elsewhere = servers_of(self.endpoints)
-        hardware = f", {elsewhere}" if elsewhere else ""
+        remote_servers = servers_of(self.endpoints)
+        hardware = f", {remote_servers}" if remote_servers else ""
         versions = ", ".join(f"{name} {version}" for name, version in self.environment.packages.items())
         rows = [
             ("run", f"`{self.name}`, {_n_records(self.directory)} records in `results/{self.name}/records/`"),
@@ -289,8 +289,8 @@ def open_run(
         servers = load_endpoints(project_root() / (texts["ENDPOINTS"] or EMBEDDED))
         servers.use_control_key()
     directory = folder_of(run)
-    stated = {"gpu": gpu or None, "gpus": gpus, "price_per_hour_usd": price_per_hour}
-    servers = replaced(servers, **{name: value for name, value in stated.items() if value is not None})
+    given_facts = {"gpu": gpu or None, "gpus": gpus, "price_per_hour_usd": price_per_hour}
+    servers = replaced(servers, **{name: value for name, value in given_facts.items() if value is not None})
     answers, model = True, None
     if measure and (line or not _is_here(servers)):
         checks = check_all(servers)
@@ -307,8 +307,8 @@ def open_run(
         model = {"pretrained": infos[0].pretrained, "digest": infos[0].digest} if infos else None
         print(sentence if asks_servers else f"{sentence} {_ASKS_NONE}")
     servers = _with_gpu(servers, read_machine(directory).servers or Servers(), ask=measure and answers)
-    elsewhere = servers_of(servers)
-    facts = elsewhere.model_dump() if elsewhere else None
+    remote_servers = servers_of(servers)
+    facts = remote_servers.model_dump() if remote_servers else None
     store = RunStore(directory, measure=measure, model=model, servers=facts)
     return Run(run, directory, servers, store)
 

@@ -61,9 +61,9 @@ def config_of(side: Side) -> dict[str, str]:
 
 def verify_alone(side: Side) -> Columns:
     """Return what `photodup verify` finds of a server that is started for this alone, since broken files may kill it."""
-    most_images = peer_of(side).max_images
+    max_images = peer_of(side).max_images
     with started(side) as server:
-        report = verify_server(server.target, choose_weights(), precision="fp32", most_images=most_images)
+        report = verify_server(server.target, choose_weights(), precision="fp32", max_images=max_images)
     return report.as_record()
 
 

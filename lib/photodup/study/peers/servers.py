@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from photodup.bench.anyurl.measure import LoadedServer
+from photodup.bench.anyurl.measure import LoadTarget
 from photodup.bench.anyurl.payloads import Payloads
 from photodup.bench.anyurl.target import Target
-from photodup.bench.backends.adapters import check_embeddings
+from photodup.bench.backends.adapters import Adapter, check_embeddings
 from photodup.bench.load.usage import cpu_s
 from photodup.bench.pairs.alternate import LiveSide
 from photodup.bench.pairs.declared import Declarations, PeerServer, Side, declarations
@@ -127,9 +127,9 @@ class LiveServer:
             return Target(self.base, f"/v2/models/{model}", server.protocol, model)
         return Target(self.base, server.path, server.protocol, server.model)
 
-    def adapter(self) -> Any:
+    def adapter(self) -> Adapter:
         """Return a client for the load generator."""
-        return LoadedServer(self.target, payloads(), is_embedded=True).adapter()
+        return LoadTarget(self.target, payloads(), is_embedded=True).adapter()
 
     def check(self) -> float:
         """Return the lowest cosine to our own embeddings.

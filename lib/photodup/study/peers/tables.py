@@ -118,7 +118,7 @@ def _standing(words: str, outcomes: Mapping[str, Outcome]) -> str:
     equal = [outcome for outcome in measured if outcome.verdict is Verdict.EQUAL]
     widths = [o.excludes_beyond for o in measured if o.verdict is Verdict.NOT_FOUND]
     groups = {"faster": faster, "slower": slower, "equal": equal}
-    clauses = [f"{word}: {_servers(some)}" for word, some in groups.items() if some]
+    clauses = [f"{word}: {_servers(servers)}" for word, servers in groups.items() if servers]
     if widths:
         clauses.append(
             f"undecided: {len(widths)} of {len(measured)} (±{percent(min(widths))} to ±{percent(max(widths))})"

@@ -115,7 +115,7 @@ def embeddings_of(graph: "onnx.ModelProto | Path", images: np.ndarray) -> np.nda
         source, options, providers=["CPUExecutionProvider"], disabled_optimizers=_CRASHES_ON_FP16
     )
     split: Sequence[np.ndarray] = np.array_split(images, -(-len(images) // 8))
-    return np.concatenate([session.run(["embedding"], {"image": some})[0] for some in split])
+    return np.concatenate([session.run(["embedding"], {"image": part})[0] for part in split])
 
 
 def _float_tensors(graph: "onnx.ModelProto") -> set[str]:

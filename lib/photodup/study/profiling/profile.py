@@ -36,13 +36,13 @@ def profile(path: Path, *, runs: int = 20, providers: Sequence[str] = CPU) -> di
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     marks = sorted((e for e in events if e["name"] == "model_run"), key=lambda e: e["ts"])[-runs:]
     begin = marks[0]["ts"]
-    spent: dict[tuple[str, str, str], float] = {}
+    ms_by_node: dict[tuple[str, str, str], float] = {}
     for event in events:
         if event["cat"] == "Node" and event["name"].endswith("_kernel_time") and event["ts"] >= begin:
             args = event["args"]
             key = (event["name"].removesuffix("_kernel_time"), args["op_name"], args["provider"])
-            spent[key] = spent.get(key, 0.0) + event["dur"] / 1e3 / runs
-    nodes = [{"name": n, "op": o, "provider": p, "ms": ms} for (n, o, p), ms in spent.items()]
+            ms_by_node[key] = ms_by_node.get(key, 0.0) + event["dur"] / 1e3 / runs
+    nodes = [{"name": n, "op": o, "provider": p, "ms": ms} for (n, o, p), ms in ms_by_node.items()]
     return {"wanted": providers[0], "nodes": nodes, "run_ms": [mark["dur"] / 1e3 for mark in marks]}
 
 

@@ -13,7 +13,7 @@ from photodup.bench.stats.comparison import does_decide
 from photodup.core.paths import project_root
 from photodup.study.notebook.files import notebooks, read_notebook, read_study
 from photodup.study.notebook.machine import read_machine
-from photodup.study.notebook.opening import answer_figure, printed_answer
+from photodup.study.notebook.opening import answer_chart, printed_answer
 from photodup.study.notebook.run import REFERENCE
 
 # A question, the notebook that answers it, and its figure. README and a run's page lead with those that have one.
@@ -43,7 +43,7 @@ class NotebookAnswer:
     """A numbered notebook with what it answers in one run.
 
     Attributes:
-        answer, figure: what its cells tagged so printed and drew (PNG as base64 text) in this run; empty if they did not.
+        answer, chart: what its cells tagged so printed and drew (PNG as base64 text) in this run; empty if they did not.
         state: of `state_of`.
         badges: the state in the words of a page, and `needs a GPU` where the question is about GPUs and the run had none.
         seconds: how long it took; None where it was not run by `photodup study run`.
@@ -54,7 +54,7 @@ class NotebookAnswer:
     title: str
     question: str
     answer: str
-    figure: str
+    chart: str
     state: str
     badges: tuple[str, ...]
     seconds: float | None
@@ -80,7 +80,7 @@ def notebook_answers(run: str) -> Iterator[NotebookAnswer]:
             title=_first(r"(?m)^#\s*(.+)$", opening) or source.stem,
             question=_first(r"(?s)\*\*Question\.?\*\*\.?\s*(.+?)(?:\n\s*\n|\Z)", opening),
             answer=printed_answer(notebook) if notebook else "",
-            figure=answer_figure(notebook) if notebook else "",
+            chart=answer_chart(notebook) if notebook else "",
             state=state,
             badges=(BADGES.get(state, state), *(["needs a GPU"] if needs_gpu else [])),
             seconds=outcome.seconds if outcome else None,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from photodup.bench.record import latencies
-from photodup.bench.record.record import load_records
+from photodup.bench.record.store import load_records
 from photodup.core.files import write_atomically
 from photodup.core.pages import render_page
 from photodup.study.notebook.files import notebooks, read_study
@@ -30,7 +30,7 @@ def write_report(run: str) -> Path:
     machine, rows = read_machine(directory), list(notebook_answers(run))
     latencies.check_readable(directory)
     commits = [record["git_commit"] for record in load_records(directory)]
-    drawn = {row.stem: row for row in rows if row.figure}
+    drawn = {row.stem: row for row in rows if row.chart}
     findings = [
         (question, drawn[stem], data if (directory / data).is_file() else "")
         for question, stem, name in FINDINGS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from photodup.bench.record.record import figures_of_run
+from photodup.bench.record.store import figures_of_run
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.pages import render_page
@@ -63,8 +63,8 @@ def _figures(names: Sequence[str], directories: Sequence[Path]) -> list[Sequence
 
 def _words(backend: str, scenario: str, batch: int, concurrency: int, *conditions: object) -> str:
     """Return a load as words, its usual conditions left out."""
-    usual = {"None", "nan", "", "warm", "loopback"}
+    usual_conditions = {"None", "nan", "", "warm", "loopback"}
     in_flight = f"{concurrency} in flight" if scenario == "closed_loop" else ""
     images = f"batch {batch}" if batch != 1 else ""
     words = [backend, scenario.replace("_", " "), images, in_flight, *map(str, conditions)]
-    return ", ".join(word for word in words if word not in usual)
+    return ", ".join(word for word in words if word not in usual_conditions)

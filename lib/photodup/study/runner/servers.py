@@ -56,7 +56,7 @@ def _compared(pairs: Iterable[Pair], without: str = "") -> set[Backend]:
     def has(backend: Backend) -> bool:
         return backend.engine != "trt" and can_compute(backend.precision) and backend.precision != without
 
-    sides = [side for pair in pairs for side in (pair.on(has).a, pair.on(has).b)]
+    sides = [side for pair in pairs for side in (pair.offered(has).a, pair.offered(has).b)]
     return {side.backend for side in sides if has(side.backend)}
 
 

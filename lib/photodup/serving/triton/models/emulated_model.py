@@ -15,10 +15,10 @@ class TritonPythonModel:
     """Waits `base_ms + per_image_ms × images` from the start of the execution, then answers."""
 
     def initialize(self, args):
-        """Read the preset from the model's parameters."""
+        """Read the settings from the model's parameters."""
         config = json.loads(args["model_config"])
-        preset = {key: entry["string_value"] for key, entry in config["parameters"].items()}
-        self.base_ms, self.per_image_ms = float(preset["base_ms"]), float(preset["per_image_ms"])
+        settings = {key: entry["string_value"] for key, entry in config["parameters"].items()}
+        self.base_ms, self.per_image_ms = float(settings["base_ms"]), float(settings["per_image_ms"])
         sharpen_sleep()
 
     def execute(self, requests):

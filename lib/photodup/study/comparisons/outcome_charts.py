@@ -1,4 +1,4 @@
-"""Figures of comparisons: the values of each side, one visit, and how far the sides of each comparison differ."""
+"""Charts of comparisons: the values of each side, one visit, and how far the sides of each comparison differ."""
 
 from __future__ import annotations
 

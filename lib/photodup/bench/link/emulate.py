@@ -63,11 +63,11 @@ def measure_round_trip(handshake: Callable[[], object], requested_ms: float) -> 
     ):
         if samples:
             time.sleep(PAUSE_S)
-        samples.append(timed_ms(handshake))
+        samples.append(time_ms(handshake))
     return RoundTrip(min(samples), median(samples))
 
 
-def timed_ms(call: Callable[[], object]) -> float:
+def time_ms(call: Callable[[], object]) -> float:
     """Return how long a call takes, ms."""
     started = time.perf_counter()
     call()
@@ -209,13 +209,13 @@ class Link:
     @contextlib.contextmanager
     def client_namespace(self) -> Iterator[str]:
         """Put the calling thread at the client's end for the block; yields the address of the servers."""
-        here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        own_namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
             _setns(self._namespace)
             yield self.address
         finally:
-            _setns(here)
-            os.close(here)
+            _setns(own_namespace)
+            os.close(own_namespace)
 
     def run_client_process(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Run an importable `function` in a fresh process at the client's end: what gRPC clients need."""

@@ -251,7 +251,7 @@ class _Comparison:
 
     def _compare_proven(self, search: CopySearch, chooser: Chooser) -> None:
         """Compare each photo that has no equal yet with the library's photos that are newly proven to show the same."""
-        new = {pair for pair in search.proven.keys() - self._compared if not self._is_there(pair[1])}
+        new = {pair for pair in set(search.proven) - self._compared if not self._is_there(pair[1])}
         across = [pair for pair in sorted(new) if pair[0] < len(self._library) <= pair[1]]
         pairs = [pair for pair in dict.fromkeys((*self._bits_apart, *across)) if pair in new]
         self._compared.update(pairs)

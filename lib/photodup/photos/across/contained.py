@@ -41,7 +41,7 @@ MOST_COMPARED = 3
 # A photo whose hash differs by at most so many bits is probably there even if the pixels prove nothing. None that is turned
 # or mirrored comes that near: it counts `TURNED_NEARER` bits more.
 _ALIKE_BITS = 4
-_MOSTLY_ALIKE = 0.5  # `Verification.score` above which only some patches differ
+_MOSTLY_ALIKE = 0.5  # `CopyEvidence.score` above which only some patches differ
 _SHOWN_ONLY = "the library shows only the old folder's own file, by another path"
 _LOOKS_ALIKE = "looks alike, and the pixels do not prove it"
 _CHANGED = "one of the two has changed, or the library's file cannot be read again"

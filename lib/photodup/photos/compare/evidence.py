@@ -33,7 +33,7 @@ class EvidenceStore(CacheFile):
     AGAIN = "these comparisons will be made again the next time"
 
     def read(self, row: Mapping[str, int]) -> dict[int, float]:
-        """Return the stored `Verification.score` by `pair_code`; `row` maps contents (MD5) to rows."""
+        """Return the stored `CopyEvidence.score` by `pair_code`; `row` maps contents (MD5) to rows."""
         with self._reading() as db:
             stored = db.execute("SELECT lower(hex(a)), lower(hex(b)), score FROM pair")
             return {pair_code(row[a], row[b]): score for a, b, score in stored if a in row and b in row}

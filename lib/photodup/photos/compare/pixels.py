@@ -74,7 +74,7 @@ class Pixels:
         return list(filter(None, (*of_photos, self.store.problem)))
 
     def verify_pairs(self, codes: np.ndarray, deadline_s: float = math.inf) -> dict[int, float | None]:
-        """Return the `Verification.score` of pairs (int64[n] from `pair_codes`) by code, None where a photo is unreadable.
+        """Return the `CopyEvidence.score` of pairs (int64[n] from `pair_codes`) by code, None where a photo is unreadable.
 
         No block of pairs is begun after the deadline, on the monotonic clock: such pairs are left out.
         """

@@ -24,7 +24,7 @@ _MOST_SCALED = 10  # largest scale of an edit, or 1 over the smallest
 
 
 @dataclass(frozen=True)
-class Verification:
+class CopyEvidence:
     """The evidence for and against a copy. Shares are 0..1, correlations -1..1.
 
     Attributes:
@@ -62,23 +62,23 @@ class Verification:
         return self.score() >= LIMITS.min_agreement
 
 
-STRANGERS = Verification()
+STRANGERS = CopyEvidence()
 _Map = tuple[Features, bool, np.ndarray, int]  # picture, whether it is mirrored, map and inliers
 
 
-def verify_copy(first: Features, second: Features) -> Verification:
+def verify_copy(first: Features, second: Features) -> CopyEvidence:
     """Lay the second picture over the first, as it is and mirrored, and return the better evidence."""
     return verify_with_map(first, second)[0]
 
 
-def verify_with_map(first: Features, second: Features) -> tuple[Verification, np.ndarray | None]:
+def verify_with_map(first: Features, second: Features) -> tuple[CopyEvidence, np.ndarray | None]:
     """Return what `verify_copy` does, and the map it rests on.
 
     Returns:
         The evidence, and float64[2, 3] from pixels (x, y) of the second's grey picture, not mirrored, to
         those of the first's; None where none was found.
     """
-    best: tuple[Verification, np.ndarray | None] = STRANGERS, None
+    best: tuple[CopyEvidence, np.ndarray | None] = STRANGERS, None
     for evidence, transform in _attempts(first, second):
         if evidence.score() > best[0].score():
             back = np.array([[-1.0, 0, second.grey.shape[1] - 1], [0, 1, 0], [0, 0, 1]])
@@ -88,7 +88,7 @@ def verify_with_map(first: Features, second: Features) -> tuple[Verification, np
     return best
 
 
-def _attempts(first: Features, second: Features) -> Iterator[tuple[Verification, np.ndarray]]:
+def _attempts(first: Features, second: Features) -> Iterator[tuple[CopyEvidence, np.ndarray]]:
     """Yield evidence with its map, the cheapest first; maps of a mirror image start from the mirrored picture."""
     if min(len(first.points), len(second.points)) < FEW_FEATURES:
         yield from _by_features(first, _maps(first, second))
@@ -97,7 +97,7 @@ def _attempts(first: Features, second: Features) -> Iterator[tuple[Verification,
             for transform in dense.grey_maps(first.grey, source.grey):
                 if _is_plausible(transform, LIMITS.max_stretch):
                     evidence = overlay(first.grey, source.grey, transform, of_structure=True)
-                    yield Verification(0, *evidence, mirrored=mirrored, by_grey=True), transform
+                    yield CopyEvidence(0, *evidence, mirrored=mirrored, by_grey=True), transform
         return
     strongest = list(_maps(first.strongest(STRONGEST), second.strongest(STRONGEST)))
     if any(inliers >= LEAST_INLIERS for *_, inliers in strongest):
@@ -146,8 +146,8 @@ def _maps(target: Features, second: Features) -> Iterator[_Map]:
             yield source, mirrored, transform, int(mask.sum())
 
 
-def _by_features(target: Features, maps: Iterable[_Map]) -> Iterator[tuple[Verification, np.ndarray]]:
+def _by_features(target: Features, maps: Iterable[_Map]) -> Iterator[tuple[CopyEvidence, np.ndarray]]:
     for source, mirrored, transform, inliers in maps:
         if inliers >= LIMITS.min_inliers:
             measures = overlay(target.grey, source.grey, transform)
-            yield Verification(inliers, *measures, mirrored=mirrored), transform
+            yield CopyEvidence(inliers, *measures, mirrored=mirrored), transform

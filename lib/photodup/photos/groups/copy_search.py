@@ -18,7 +18,7 @@ class CopySearch:
         comparable: returns those of some `pair_codes` that may be compared: neither two exposures nor set apart.
 
     Attributes:
-        scores: `Verification.score` of each pair, by code; `proven` are the rows of copies.
+        scores: `CopyEvidence.score` of each pair, by code; `proven` are the rows of copies.
         deadline_s: no pair is compared after this time, on the monotonic clock; until then, the largest files go first.
         is_complete: no pair was left out for the deadline.
     """

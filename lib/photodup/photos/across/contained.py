@@ -293,14 +293,14 @@ class _Comparison:
             if not copies:
                 return _Finding(Location.ONLY_HERE, None, _SHOWN_ONLY)
             equals = (equal for equal in copies if self._digest_there(equal, "sha256") == digest)
-            lost = {equal: "; ".join(self._rules.lost_beside(equal, photo)) for equal in equals}
+            lost = {equal: "; ".join(self._rules.lost_with(equal, photo)) for equal in equals}
             if lost:
                 best = min(lost, key=lambda equal: bool(lost[equal]))
                 return _Finding(Location.SAME, best, lost[best])
             return _Finding(Location.PROBABLY, copies[0], _CHANGED)
         where, match, reason = self._findings.get(photo.md5, _NOT_FOUND)
         if match and where is Location.AS_GOOD:
-            reason = "; ".join(self._rules.lost_beside(match, photo))
+            reason = "; ".join(self._rules.lost_with(match, photo))
             if self._digest(photo, "md5") != photo.md5 or self._digest_there(match, "md5") != match.md5:
                 reason = _CHANGED
             where = Location.PROBABLY if reason else where

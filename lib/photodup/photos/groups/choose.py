@@ -135,7 +135,7 @@ class Chooser:
         """Return a family's decisions, None if time was over; what one keeper does not reproduce, another may."""
 
         def besides(keeper: int, member: int) -> Sequence[str]:
-            return self._rules.lost_beside(self._photos[keeper], self._photos[member])
+            return self._rules.lost_with(self._photos[keeper], self._photos[member])
 
         decisions, left = list[Decision](), set(family)
         while len(rows := left - self._pixels.unreadable.keys()) > 1 and len(decisions) <= _TRIED:

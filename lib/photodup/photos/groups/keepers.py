@@ -89,7 +89,7 @@ class KeepRules:
         """Return in words the metadata of a leaving photo that the keeper lacks; a sidecar can hold it."""
         return lost_in_words(self.described(keeper), self.described(leaving))
 
-    def lost_beside(self, keeper: Photo, leaving: Photo) -> list[str]:
+    def lost_with(self, keeper: Photo, leaving: Photo) -> list[str]:
         """Return in words `lost_metadata`, other data in the file, and files beside it that the keeper's lack."""
         suffixes = self._beside.lost(keeper.path, leaving.path)
         files = dict.fromkeys(_HAS.get(suffix) or f"has its {suffix} file beside it" for suffix in suffixes)

@@ -241,7 +241,7 @@ class _Grouping:
 
     def _with_what_is_beside(self, keeper: Photo, member: Member) -> Member:
         """Return a member with what its file and those beside it hold; each file of one content may have its sidecar."""
-        lost = self._preferring.lost_beside(keeper, member.photo)
+        lost = self._preferring.lost_with(keeper, member.photo)
         metadata = self._preferring.lost_metadata(keeper, member.photo)
         is_text_only = lost == [metadata] and not member.differences
         differences = (*member.differences, *map(Difference, lost))

@@ -7,7 +7,7 @@ from photodup.photos.compare.align import Placement, align, laid
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import Picture
 from photodup.photos.compare.reproduce import View, compared_views, detail_beyond, rounding, tiles, whole_size
-from photodup.photos.compare.unexplained import Difference, beyond, has_edge, in_both, places, unexplained
+from photodup.photos.compare.unexplained import Difference, beyond, has_edge, places, unexplained
 
 
 def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
@@ -30,13 +30,12 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
             if len(outside := beyond(view)):
                 reasons.append(("shows more of the scene", outside))
         if reasons:
-            return tuple(
-                Difference(reason, in_both(boxes, view, transform, *sizes)) for reason, boxes in reasons
-            )
+            return tuple(Difference.located(*reason, view, transform, sizes) for reason in reasons)
     size, exact = whole_size(member)
     for tile in tiles(keeper, member, transform, view) if size != member.image.size else ():
         if len(boxes := places(tile)):
-            return (Difference("looks different in a small place", in_both(boxes, tile, transform, *sizes)),)
+            reason = "looks different in a small place"
+            return (Difference.located(reason, boxes, tile, transform, sizes),)
     if has_edge(keeper.rgb, maps.rescaled(transform, 1, exact), size):
         return (Difference("the file to keep has an edge where this one ends, as a frame or a collage has"),)
     doubt = _doubt(keeper, member, placement, whole, view)

@@ -7,6 +7,7 @@ import numpy as np
 from photodup.photos.compare import maps
 from photodup.photos.compare.align import grey, inside_of, laid, slopes
 from photodup.photos.compare.limits import LIMITS
+from photodup.photos.compare.maps import Size
 from photodup.photos.compare.pictures import BLOCK, DCT, Saving, coefficients
 from photodup.photos.compare.reproduce import CELL, View, cells, cells_of, inner_cells, whole_cells
 
@@ -28,6 +29,17 @@ class Difference:
 
     reason: str
     boxes: tuple[tuple[Box, Box], ...] = ()
+
+    @classmethod
+    def located(
+        cls, reason: str, boxes: np.ndarray, view: View, transform: np.ndarray, sizes: tuple[Size, Size]
+    ) -> "Difference":
+        """Return a difference with a view's boxes int[n, 4], at most a dozen; `sizes` are the keeper's and the member's."""
+        corners = boxes[:_MOST_BOXES, [[0, 1], [2, 1], [2, 3], [0, 3]]]
+        points = maps.moved(corners, maps.inverse(view.place))
+        shares = maps.moved(points, maps.inverse(transform)) / sizes[0], points / sizes[1]
+        reaches = (np.hstack([each.min(axis=1), each.max(axis=1)]).clip(0, 1).tolist() for each in shares)
+        return cls(reason, tuple(zip(*(map(tuple, reach) for reach in reaches), strict=True)))
 
 
 def unexplained(view: View) -> list[tuple[str, np.ndarray]]:
@@ -216,7 +228,7 @@ def beyond(view: View) -> np.ndarray:
     return _boxes(near, 1)
 
 
-def has_edge(keeper: np.ndarray, transform: np.ndarray, size: tuple[int, int]) -> bool:
+def has_edge(keeper: np.ndarray, transform: np.ndarray, size: Size) -> bool:
     """Return whether a keeper has an edge, or one colour beyond, where a member of this size ends: a frame, a collage, a
     border.
 
@@ -253,12 +265,3 @@ def _is_edge(picture: np.ndarray, rows: np.ndarray) -> bool:
 
     outer, inner = unevenness(strip[:, : at - 1]), unevenness(strip[:, _MARGIN : 2 * _MARGIN])
     return outer < 2 and inner > 3 * outer + 2
-
-
-def in_both(boxes: np.ndarray, view: View, transform: np.ndarray, keeper: tuple, member: tuple) -> tuple:
-    """Return boxes int[n, 4] of a view as `Difference.boxes`, at most a dozen; `keeper` and `member` are sizes."""
-    corners = boxes[:_MOST_BOXES, [[0, 1], [2, 1], [2, 3], [0, 3]]]
-    points = maps.moved(corners, maps.inverse(view.place))
-    shares = maps.moved(points, maps.inverse(transform)) / keeper, points / member
-    in_frames = (np.hstack([each.min(axis=1), each.max(axis=1)]).clip(0, 1).tolist() for each in shares)
-    return tuple((tuple(first), tuple(second)) for first, second in zip(*in_frames, strict=True))

@@ -7,7 +7,7 @@ from photodup.photos.compare.align import Placement, align, laid
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import Picture
 from photodup.photos.compare.reproduce import View, compared_views, detail_beyond, rounding, tiles, whole_size
-from photodup.photos.compare.unexplained import Difference, beyond, has_edge, places, unexplained
+from photodup.photos.compare.unexplained import Difference, beyond, differing_boxes, has_edge, unexplained
 
 
 def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
@@ -33,7 +33,7 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
             return tuple(Difference.located(*reason, view, transform, sizes) for reason in reasons)
     size, exact = whole_size(member)
     for tile in tiles(keeper, member, transform, view) if size != member.image.size else ():
-        if len(boxes := places(tile)):
+        if len(boxes := differing_boxes(tile)):
             reason = "looks different in a small place"
             return (Difference.located(reason, boxes, tile, transform, sizes),)
     if has_edge(keeper.rgb, maps.rescaled(transform, 1, exact), size):

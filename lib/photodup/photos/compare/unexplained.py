@@ -46,7 +46,7 @@ def unexplained(view: View) -> list[tuple[str, np.ndarray]]:
     """Return (reason, boxes) for what a view shows beyond our copy; boxes int[n, 4] in its pixels, none for the whole."""
     if is_other_light(view):
         return [("its light or its colours are others", _NOWHERE)]
-    if len(boxes := places(view)):
+    if len(boxes := differing_boxes(view)):
         n = "one place" if len(boxes) == 1 else f"{len(boxes)} places"
         return [(f"looks different in {n}", boxes)]
     return [(reason, _NOWHERE) for reason in detail_reasons(view)]
@@ -141,7 +141,7 @@ def beyond_rounding(member: np.ndarray, keeper: np.ndarray, saving: Saving) -> n
     return saving.upright(pixels[:height, :width])
 
 
-def places(view: View) -> np.ndarray:
+def differing_boxes(view: View) -> np.ndarray:
     """Return int[n, 4]: left, top, right and bottom of connected places that show something else, the largest first."""
     import cv2
 

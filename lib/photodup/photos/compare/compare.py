@@ -69,7 +69,7 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, whole: View, 
     if scale > 1 + LIMITS.same_size:
         return "has more pixels"
     # Averaging a keeper that was enlarged by doubling pixels also returns the member's exact pixels.
-    may_be_doubled = not is_one_size and view.way in (Image.Resampling.BOX, None)
+    may_be_doubled = not is_one_size and view.resampling in (Image.Resampling.BOX, None)
     is_framed = (~whole.inside).mean() > LIMITS.plain_beyond
     if (member_rms <= LIMITS.equal_greys and not may_be_doubled) or is_framed:
         return ""  # the same pixels, or a member with an added border

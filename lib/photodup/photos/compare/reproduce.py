@@ -28,7 +28,7 @@ _AS_SHARP = 0.97  # contrast from which a picture counts as sharp
 _MEASURABLE = 0.3  # least contrast that can be measured
 _MOST_LOST = 600.0  # squares of greys: no compression loses as much in most cells
 # Resampling methods of programs, the commonest first; None is OpenCV's, by area.
-_WAYS = (
+_RESAMPLINGS = (
     Image.Resampling.LANCZOS, Image.Resampling.BICUBIC, Image.Resampling.BILINEAR, Image.Resampling.BOX,
     Image.Resampling.HAMMING, None,
 )  # fmt: skip
@@ -45,7 +45,7 @@ class View:
         softness: standard deviation of the blur, pixels.
         saving: the member's, if it made the copy at full size; None if the compression is guessed or the view reduced.
         place: the map from the member's positions to those here.
-        way: the resampling method of the keeper.
+        resampling: the resampling method of the keeper.
     """
 
     member: np.ndarray
@@ -56,7 +56,7 @@ class View:
     softness: float
     saving: Saving | None
     place: np.ndarray
-    way: Image.Resampling | None = Image.Resampling.LANCZOS
+    resampling: Image.Resampling | None = Image.Resampling.LANCZOS
 
     @cached_property
     def greys(self) -> list[np.ndarray]:
@@ -293,10 +293,10 @@ def tiles(keeper: Picture, member: Picture, transform: np.ndarray, like: View) -
     width, height = member.image.size
     for corner in product(range(0, width, WHOLE), range(0, height, WHOLE)):
         part, place, source, near = _part(keeper, member, transform, np.array(corner), WHOLE)
-        sharp, inside = laid(source, near, (part.shape[1], part.shape[0]), like.way)
+        sharp, inside = laid(source, near, (part.shape[1], part.shape[0]), like.resampling)
         soft = _soft(sharp, like.softness)
         copy = saved(soft, member.saving)
-        yield View(part, soft, copy, sharp, inside, like.softness, like.saving, place, like.way)
+        yield View(part, soft, copy, sharp, inside, like.softness, like.saving, place, like.resampling)
 
 
 def _view(
@@ -305,13 +305,13 @@ def _view(
     """Make our copy of a keeper in a member's frame; if resized, by the resampling method that fits best."""
     is_resized = maps.is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
     best: View | None = None
-    for way in _WAYS if is_resized else _WAYS[:1]:
-        sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), way)
+    for resampling in _RESAMPLINGS if is_resized else _RESAMPLINGS[:1]:
+        sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), resampling)
 
         def save(softness: float, sharp: np.ndarray = sharp) -> np.ndarray:
             return saved(_soft(sharp, softness), saving)
 
-        view = replace(_copy(sharp, inside, member, saving, place, save), way=way)
+        view = replace(_copy(sharp, inside, member, saving, place, save), resampling=resampling)
         if best is None or view.rms_differences[2] < best.rms_differences[2]:
             best = view
         if view.explained >= LIMITS.explained or view.rms_differences[2] < LIMITS.equal_greys:

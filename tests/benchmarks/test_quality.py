@@ -24,7 +24,7 @@ from benchmarks.photo_quality.pairs import (
     originals_of,
 )
 from photodup.core.errors import PhotodupError
-from photodup.photos.compare.verify import Verification
+from photodup.photos.compare.verify import CopyEvidence
 from photodup.photos.search.models import THRESHOLDS
 
 
@@ -113,7 +113,7 @@ def test_what_is_found_falls_as_the_library_grows(measured):
 
 def test_a_wrong_rule_is_caught(monkeypatch):
     """The planted fault: a verification that accepts everything shows false positives in the table."""
-    monkeypatch.setattr(measured_pairs, "verify_copy", lambda a, b: Verification(99, 1, 1, 0, 1))
+    monkeypatch.setattr(measured_pairs, "verify_copy", lambda a, b: CopyEvidence(99, 1, 1, 0, 1))
     noise = [
         Original(str(s), Image.effect_noise((300, 300), 20 + 30 * s).convert("RGB"), str(s)) for s in range(3)
     ]

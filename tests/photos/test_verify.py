@@ -15,8 +15,8 @@ from photodup.core.errors import PhotodupError
 from photodup.photos.compare.dense import grey_maps
 from photodup.photos.compare.features import features
 from photodup.photos.compare.limits import LIMITS
-from photodup.photos.compare.maps import rescaled_centres
-from photodup.photos.compare.verify import FEW_FEATURES, Verification, matches, verify_copy
+from photodup.photos.compare.maps import from_centres, rescaled, to_centres
+from photodup.photos.compare.verify import FEW_FEATURES, CopyEvidence, matches, verify_copy
 
 PHOTOS = ["astronaut", "coffee", "chelsea", "rocket"]
 
@@ -112,8 +112,8 @@ def test_size_is_bounded_before_anything_is_compared():
     assert max(large.grey.shape) == 480 and len(large.points) <= 1000
 
 
-GOOD = Verification(50, 1.0, 0.9, 0.0, 1.0)
-BY_GREY = Verification(overlap=1, correlation=0.95, agreement=1, by_grey=True, patches=60)
+GOOD = CopyEvidence(50, 1.0, 0.9, 0.0, 1.0)
+BY_GREY = CopyEvidence(overlap=1, correlation=0.95, agreement=1, by_grey=True, patches=60)
 
 
 @pytest.mark.parametrize(("good", "faults"), [
@@ -123,7 +123,7 @@ BY_GREY = Verification(overlap=1, correlation=0.95, agreement=1, by_grey=True, p
 def test_each_threshold_can_refuse(good, faults):
     assert good.is_copy()
     for name, value in faults.items():
-        assert not Verification(**(vars(good) | {name: value})).is_copy(), name
+        assert not CopyEvidence(**(vars(good) | {name: value})).is_copy(), name
 
 
 def test_every_transform_gives_an_rgb_picture(photos):
@@ -213,7 +213,7 @@ def test_the_map_is_found_where_it_was_made(drawings):
 def test_rescaling_a_map_keeps_what_lies_on_what(source, target, x, y):
     transform = np.array([[0.9, 0.1, x], [-0.1, 0.9, y]])
     there = transform[:, :2] @ (10.0, 20.0) + transform[:, 2]
-    again = rescaled_centres(transform, source, target)
+    again = to_centres(rescaled(from_centres(transform), source, target))
     point = (np.array([10.0, 20.0]) + 0.5) * source - 0.5
     assert np.allclose(again[:, :2] @ point + again[:, 2], (there + 0.5) * target - 0.5)
 

@@ -41,7 +41,7 @@ MOST_COMPARED = 3
 # A photo whose hash differs by at most so many bits is probably there even if the pixels prove nothing. None that is turned
 # or mirrored comes that near: it counts `TURNED_NEARER` bits more.
 _ALIKE_BITS = 4
-_MOSTLY_ALIKE = 0.5  # `Verification.score` above which only some patches differ
+_MOSTLY_ALIKE = 0.5  # `CopyEvidence.score` above which only some patches differ
 _SHOWN_ONLY = "the library shows only the old folder's own file, by another path"
 _LOOKS_ALIKE = "looks alike, and the pixels do not prove it"
 _CHANGED = "one of the two has changed, or the library's file cannot be read again"
@@ -251,7 +251,7 @@ class _Comparison:
 
     def _compare_proven(self, search: CopySearch, chooser: Chooser) -> None:
         """Compare each photo that has no equal yet with the library's photos that are newly proven to show the same."""
-        new = {pair for pair in search.proven.keys() - self._compared if not self._is_there(pair[1])}
+        new = {pair for pair in set(search.proven) - self._compared if not self._is_there(pair[1])}
         across = [pair for pair in sorted(new) if pair[0] < len(self._library) <= pair[1]]
         pairs = [pair for pair in dict.fromkeys((*self._bits_apart, *across)) if pair in new]
         self._compared.update(pairs)
@@ -293,14 +293,14 @@ class _Comparison:
             if not copies:
                 return _Finding(Location.ONLY_HERE, None, _SHOWN_ONLY)
             equals = (equal for equal in copies if self._digest_there(equal, "sha256") == digest)
-            lost = {equal: "; ".join(self._rules.lost_beside(equal, photo)) for equal in equals}
+            lost = {equal: "; ".join(self._rules.lost_with(equal, photo)) for equal in equals}
             if lost:
                 best = min(lost, key=lambda equal: bool(lost[equal]))
                 return _Finding(Location.SAME, best, lost[best])
             return _Finding(Location.PROBABLY, copies[0], _CHANGED)
         where, match, reason = self._findings.get(photo.md5, _NOT_FOUND)
         if match and where is Location.AS_GOOD:
-            reason = "; ".join(self._rules.lost_beside(match, photo))
+            reason = "; ".join(self._rules.lost_with(match, photo))
             if self._digest(photo, "md5") != photo.md5 or self._digest_there(match, "md5") != match.md5:
                 reason = _CHANGED
             where = Location.PROBABLY if reason else where

@@ -29,8 +29,8 @@ class Placement:
     """
 
     transform: np.ndarray
-    is_mirrored: bool = False
-    is_turned: bool = False
+    is_mirrored: bool
+    is_turned: bool
 
     @property
     def scale(self) -> float:
@@ -62,12 +62,10 @@ def align(keeper: Picture, member: Picture) -> Placement | None:
     greys = [picture.features.grey.shape[::-1] for picture in (keeper, member)]
     up, down = np.array(member.image.size) / greys[1], np.array(greys[0]) / keeper.image.size
     transform = maps.rescaled(maps.from_centres(between_greys), 1 / down, up)
-    linear = transform[:, :2]
-    if np.linalg.det(linear) < 0:
-        return Placement(transform, is_mirrored=True)
-    if linear[0, 0] <= abs(linear[0, 1]):
-        return Placement(transform, is_turned=True)
-    return Placement(_settle(keeper, member, transform))
+    is_mirrored, is_turned = np.linalg.det(transform[:, :2]) < 0, transform[0, 0] <= abs(transform[0, 1])
+    if not is_mirrored and not is_turned:
+        transform = _settle(keeper, member, transform)
+    return Placement(transform, bool(is_mirrored), bool(is_turned))
 
 
 def grey(rgb: np.ndarray) -> np.ndarray:
@@ -91,7 +89,7 @@ def laid(
     """
     inside = inside_of(rgb.shape[1::-1], transform, size)
     if maps.is_straight(transform):
-        return _laid_straight(rgb, transform, size, resampling, inside), inside
+        return _laid_straight(rgb, transform, size, resampling), inside
     return _laid_aslant(rgb, transform, size), inside
 
 
@@ -114,18 +112,14 @@ def _whole_pixels(source: Size, transform: np.ndarray, size: Size) -> np.ndarray
 
 
 def _laid_straight(
-    rgb: np.ndarray,
-    transform: np.ndarray,
-    size: Size,
-    resampling: Image.Resampling | None,
-    inside: np.ndarray,
+    rgb: np.ndarray, transform: np.ndarray, size: Size, resampling: Image.Resampling | None
 ) -> np.ndarray:
     import cv2
 
-    if not inside.any():
-        return np.zeros((*size[::-1], 3), np.uint8)
     scales, offset, bounds = np.diag(transform), transform[:, 2], rgb.shape[1::-1]
     low, high = _whole_pixels(bounds, transform, size)
+    if (low >= high).any():
+        return np.zeros((*size[::-1], 3), np.uint8)
     box = np.clip((np.array([low, high]) - offset) / scales, 0, bounds).ravel()
     left, top, right, bottom = np.rint(box).astype(int)
     if np.abs(box - np.rint(box)).max() < 1e-6 and (right - left, bottom - top) == tuple(high - low):
@@ -135,7 +129,7 @@ def _laid_straight(
     else:
         shape = tuple((high - low).tolist())
         part = np.asarray(Image.fromarray(rgb).resize(shape, resampling, tuple(box.tolist()), 3.0))
-    if inside.all():
+    if (high - low == size).all():
         return part
     top, below, left, right = (int(n) for n in (low[1], size[1] - high[1], low[0], size[0] - high[0]))
     return cv2.copyMakeBorder(part, top, below, left, right, cv2.BORDER_REPLICATE)

@@ -7,7 +7,7 @@ from photodup.photos.compare.align import Placement, align, laid
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import Picture
 from photodup.photos.compare.reproduce import View, compared_views, detail_beyond, rounding, tiles, whole_size
-from photodup.photos.compare.unexplained import Difference, beyond, has_edge, in_both, places, unexplained
+from photodup.photos.compare.unexplained import Difference, beyond, differing_boxes, has_edge, unexplained
 
 
 def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
@@ -26,33 +26,26 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
     for is_window, view in enumerate(compared_views(keeper, member, transform)):
         reasons = unexplained(view)
         if not is_window:
-            explained = view.explained
-            is_framed = bool((~view.inside).mean() > LIMITS.plain_beyond)
+            whole = view
             if len(outside := beyond(view)):
                 reasons.append(("shows more of the scene", outside))
         if reasons:
-            return tuple(
-                Difference(reason, in_both(boxes, view, transform, *sizes)) for reason, boxes in reasons
-            )
+            return tuple(Difference.located(*reason, view, transform, sizes) for reason in reasons)
     size, exact = whole_size(member)
     for tile in tiles(keeper, member, transform, view) if size != member.image.size else ():
-        if len(boxes := places(tile)):
-            return (Difference("looks different in a small place", in_both(boxes, tile, transform, *sizes)),)
+        if len(boxes := differing_boxes(tile)):
+            reason = "looks different in a small place"
+            return (Difference.located(reason, boxes, tile, transform, sizes),)
     if has_edge(keeper.rgb, maps.rescaled(transform, 1, exact), size):
         return (Difference("the file to keep has an edge where this one ends, as a frame or a collage has"),)
-    doubt = _doubt(keeper, member, placement, view, explained, is_framed=is_framed)
+    doubt = _doubt(keeper, member, placement, whole, view)
     return (Difference(doubt),) if doubt else ()
 
 
-def _doubt(
-    keeper: Picture, member: Picture, placement: Placement, view: View, explained: float, *, is_framed: bool
-) -> str:
+def _doubt(keeper: Picture, member: Picture, placement: Placement, whole: View, view: View) -> str:
     """Return why the member may be the original, or neither file made from the other; empty if the member may go.
 
-    Args:
-        view: the last of `compared_views`, at full size.
-        explained: `View.explained` of the first, the whole picture.
-        is_framed: whether the member has a plain area beyond the keeper's frame.
+    `whole` and `view` are the first and the last of `compared_views`: all of the member, and a part at full size.
     """
     member_rms, copy_rms, _ = view.rms_differences
     scale, softness = placement.scale, view.softness
@@ -64,7 +57,7 @@ def _doubt(
     if is_foretold and is_one_size and keeper.saving.tables and member.saving.tables:
         # A file saved again with finer steps and its original predict each other; the original predicts better.
         explained_back = next(compared_views(member, keeper, maps.inverse(placement.transform))).explained
-        if explained_back >= max(explained, LIMITS.explained):
+        if explained_back >= max(whole.explained, LIMITS.explained):
             return "the file to keep was made from it"
     # `rounding` is high by chance where one's steps are twice the other's; then the member must also predict the keeper.
     may_be_chance = is_foretold and is_one_size and explained_back < LIMITS.explained
@@ -76,17 +69,16 @@ def _doubt(
     if scale > 1 + LIMITS.same_size:
         return "has more pixels"
     # Averaging a keeper that was enlarged by doubling pixels also returns the member's exact pixels.
-    may_be_doubled = not is_one_size and view.way in (Image.Resampling.BOX, None)
+    may_be_doubled = not is_one_size and view.resampling in (Image.Resampling.BOX, None)
+    is_framed = (~whole.inside).mean() > LIMITS.plain_beyond
     if (member_rms <= LIMITS.equal_greys and not may_be_doubled) or is_framed:
         return ""  # the same pixels, or a member with an added border
     if placement.slant > LIMITS.slant:
         return "lies straighter, or is turned a little"
     if not is_one_size:
         share = detail_beyond(keeper, member, placement)
-        is_likely = share > LIMITS.detail_likely and (
-            copy_rms > 0.8 or member_rms < LIMITS.resized_greys or keeper.has_camera
-        )
-        if share > LIMITS.detail_surely or is_likely:
+        has_sign = copy_rms > 0.8 or member_rms < LIMITS.resized_greys or keeper.has_camera
+        if share > (LIMITS.detail_likely if has_sign else LIMITS.detail_surely):
             return ""
         return "the file to keep is larger, and is not seen to hold more: it may be an enlargement"
     # Only for formats that our copy cannot simulate: a JPEG saved from the keeper would have been predicted above.
@@ -101,13 +93,12 @@ def _doubt(
     share = placement.share_shown(keeper.image.size, member.image.size)
     if share < LIMITS.less_shown and own_loss < LIMITS.as_lossy * copy_rms:
         return ""  # a crop: the keeper cannot be made from it, and it is not better saved
-    if view.is_sibling(keeper.saving, member.saving) and not softness:
+    if view.is_sibling(keeper.saving) and not softness:
         return ""
     # Other lossy formats cannot be simulated: such a member may go if it lost more than the keeper and has no detail of its
     # own.
-    may_have_lost = (
-        not is_known and member.saving.format != "WEBP" and member_rms >= LIMITS.more_lost * own_loss
-    )
-    if may_have_lost and not (member_rms > LIMITS.own_detail_greys and view.own_detail > LIMITS.own_detail):
+    has_lost_more = member_rms >= LIMITS.more_lost * own_loss
+    has_own_detail = member_rms > LIMITS.own_detail_greys and view.own_detail > LIMITS.own_detail
+    if not is_known and member.saving.format != "WEBP" and has_lost_more and not has_own_detail:
         return ""
     return "which of the two is the original is not seen"

@@ -28,7 +28,7 @@ def grey_maps(target: np.ndarray, source: np.ndarray) -> Iterator[np.ndarray]:
         with suppress(cv2.error):  # it did not converge, or left the picture
             _, refined = cv2.findTransformECC(b, a, start.astype(np.float32), cv2.MOTION_AFFINE, ends)
             enlarged = (max(greys.shape) / _SIDE for greys in (source, target))
-            yield maps.rescaled_centres(np.asarray(refined, float), *enlarged)
+            yield maps.to_centres(maps.rescaled(maps.from_centres(refined.astype(float)), *enlarged))
 
 
 def _reduced(greys: np.ndarray) -> np.ndarray:

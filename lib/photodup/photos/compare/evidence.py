@@ -33,7 +33,7 @@ class EvidenceStore(CacheFile):
     AGAIN = "these comparisons will be made again the next time"
 
     def read(self, row: Mapping[str, int]) -> dict[int, float]:
-        """Return the stored `Verification.score` by `pair_code`; `row` maps contents (MD5) to rows."""
+        """Return the stored `CopyEvidence.score` by `pair_code`; `row` maps contents (MD5) to rows."""
         with self._reading() as db:
             stored = db.execute("SELECT lower(hex(a)), lower(hex(b)), score FROM pair")
             return {pair_code(row[a], row[b]): score for a, b, score in stored if a in row and b in row}
@@ -46,14 +46,10 @@ class EvidenceStore(CacheFile):
 
     def read_lacking(self, md5s: Collection[str]) -> dict[tuple[str, str], tuple[Difference, ...]]:
         """Return the stored differences by (keeper, member), for pairs of these contents."""
-        differences_of = {}
-        sql = "SELECT lower(hex(member)), differences FROM lacking WHERE keeper = ?"
         with self._reading() as db:
-            for keeper in sorted(md5s):
-                for member, packed in db.execute(sql, (bytes.fromhex(keeper),)):
-                    if member in md5s:
-                        differences_of[keeper, member] = _DIFFERENCES.validate_json(packed)
-            return differences_of
+            stored = db.execute("SELECT lower(hex(keeper)), lower(hex(member)), differences FROM lacking")
+            pairs = ((a, b, packed) for a, b, packed in stored if a in md5s and b in md5s)
+            return {(a, b): _DIFFERENCES.validate_json(packed) for a, b, packed in pairs}
         return {}
 
     def add_lacking(self, differences_of: Mapping[tuple[str, str], tuple[Difference, ...]]) -> None:

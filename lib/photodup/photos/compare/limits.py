@@ -13,13 +13,13 @@ class Limits:
     0..255.
     """
 
-    # `Verification` by local features: chosen from the curves that benchmarks/photo_quality measures.
+    # `CopyEvidence` by local features: chosen from the curves that benchmarks/photo_quality measures.
     min_inliers: int = 10
     min_overlap: float = 0.3
     min_correlation: float = 0.6
     max_spot: float = 0.35
     min_agreement: float = 0.95
-    # `Verification` by grey values, for pictures with few features.
+    # `CopyEvidence` by grey values, for pictures with few features.
     min_patches: int = 20
     max_stretch: float = 1.25
     # Light: share of cells that differ by more than `light_greys`, and median difference of the dark, middle or bright

@@ -27,11 +27,6 @@ def rescaled(transform: np.ndarray, source: float | np.ndarray, target: float | 
     return np.column_stack([t[:, None] * transform[:, :2] / s, t * transform[:, 2]])
 
 
-def rescaled_centres(transform: np.ndarray, source: float, target: float) -> np.ndarray:
-    """Return what `rescaled` does, for a map between centres of pixels."""
-    return to_centres(rescaled(from_centres(transform), source, target))
-
-
 def inverse(transform: np.ndarray) -> np.ndarray:
     """Return the map back."""
     return np.linalg.inv(np.vstack([transform, (0, 0, 1)]))[:2]

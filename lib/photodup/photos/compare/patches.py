@@ -53,7 +53,7 @@ def overlay(
     """Map the source onto the target, and compare their greys or, without gradients, their structure.
 
     Returns:
-        Overlap, correlation, spot, agreement and patches, as in `Verification`.
+        Overlap, correlation, spot, agreement and patches, as in `CopyEvidence`.
     """
     import cv2
 

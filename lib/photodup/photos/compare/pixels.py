@@ -70,11 +70,11 @@ class Pixels:
     @property
     def problems(self) -> list[str]:
         """Return one sentence for each photo that cannot be read, and for a store that cannot be written."""
-        of_photos = [self.unreadable[row] for row in sorted(self.unreadable)]
-        return [*of_photos, self.store.problem] if self.store.problem else of_photos
+        of_photos = (self.unreadable[row] for row in sorted(self.unreadable))
+        return list(filter(None, (*of_photos, self.store.problem)))
 
     def verify_pairs(self, codes: np.ndarray, deadline_s: float = math.inf) -> dict[int, float | None]:
-        """Return the `Verification.score` of pairs (int64[n] from `pair_codes`) by code, None where a photo is unreadable.
+        """Return the `CopyEvidence.score` of pairs (int64[n] from `pair_codes`) by code, None where a photo is unreadable.
 
         No block of pairs is begun after the deadline, on the monotonic clock: such pairs are left out.
         """
@@ -120,7 +120,7 @@ class Pixels:
                     return
                 block = codes[begin : begin + _BLOCK].tolist()
                 pairs = [pair_rows(code) for code in block]
-                may_be = list(pool.map(self._may_be, pairs))
+                may_be = list(pool.map(lambda pair: may_be_one(*map(self._thumbnail, pair)), pairs))
                 # Extract the features of each photo once, not once a pair.
                 likely = {i for pair, may in zip(pairs, may_be, strict=True) if may for i in pair}
                 list(pool.map(self._features, likely))
@@ -133,9 +133,6 @@ class Pixels:
                         yield code, score
                 finally:  # also if the caller stops early
                     self.store.add(scored)
-
-    def _may_be(self, pair: tuple[int, int]) -> bool:
-        return may_be_one(*map(self._thumbnail, pair))
 
     def _reduced(self, i: int) -> Thumbnail:
         return Thumbnail.of(self.photos[i].greys, (self.photos[i].width, self.photos[i].height))

@@ -28,7 +28,7 @@ _AS_SHARP = 0.97  # contrast from which a picture counts as sharp
 _MEASURABLE = 0.3  # least contrast that can be measured
 _MOST_LOST = 600.0  # squares of greys: no compression loses as much in most cells
 # Resampling methods of programs, the commonest first; None is OpenCV's, by area.
-_WAYS = (
+_RESAMPLINGS = (
     Image.Resampling.LANCZOS, Image.Resampling.BICUBIC, Image.Resampling.BILINEAR, Image.Resampling.BOX,
     Image.Resampling.HAMMING, None,
 )  # fmt: skip
@@ -45,7 +45,7 @@ class View:
         softness: standard deviation of the blur, pixels.
         saving: the member's, if it made the copy at full size; None if the compression is guessed or the view reduced.
         place: the map from the member's positions to those here.
-        way: the resampling method of the keeper.
+        resampling: the resampling method of the keeper.
     """
 
     member: np.ndarray
@@ -56,7 +56,7 @@ class View:
     softness: float
     saving: Saving | None
     place: np.ndarray
-    way: Image.Resampling | None = Image.Resampling.LANCZOS
+    resampling: Image.Resampling | None = Image.Resampling.LANCZOS
 
     @cached_property
     def greys(self) -> list[np.ndarray]:
@@ -64,9 +64,9 @@ class View:
         return [grey(picture) for picture in (self.member, self.keeper, self.copy)]
 
     @cached_property
-    def octaves(self) -> list[Octaves]:
-        """The three finest octaves of member, keeper and copy."""
-        return [octaves(greys, 3) for greys in self.greys]
+    def octaves(self) -> list[tuple[np.ndarray, ...]]:
+        """The detail of member, keeper and copy in the three finest octaves, the finest first."""
+        return list(zip(*(octaves(greys, 3) for greys in self.greys), strict=True))
 
     @cached_property
     def rms_differences(self) -> tuple[float, float, float]:
@@ -91,11 +91,10 @@ class View:
     @property
     def own_detail(self) -> float:
         """Return the fine detail that only the member has, relative to the keeper's detail that the member lost."""
-        covered, (member, keeper, _) = whole_cells(self.inside), self.octaves
-        extra, missing = (
-            sum(float(cells_of(a * (a - b), n, covered).mean()) for n, (a, b) in enumerate(pairs))
-            for pairs in (zip(member[:2], keeper, strict=False), zip(keeper[:2], member, strict=False))
-        )
+        covered, extra, missing = whole_cells(self.inside), 0.0, 0.0
+        for octave, (member, keeper, _) in enumerate(self.octaves[:2]):
+            extra += float(cells_of(member * (member - keeper), octave, covered).mean())
+            missing += float(cells_of(keeper * (keeper - member), octave, covered).mean())
         return extra / max(missing, 1e-3)
 
     def own_loss(self, saving: Saving) -> float:
@@ -107,28 +106,28 @@ class View:
         loss = lost(grey(off_grid), grey(as_saved))
         return float(np.sqrt(loss[loss <= np.quantile(loss, 0.9)].mean())) if loss.size else 0.0
 
-    def is_sibling(self, of_keeper: Saving, of_member: Saving) -> bool:
+    def is_sibling(self, of_keeper: Saving) -> bool:
         """Return whether both files were saved from one picture, the keeper with finer steps.
 
         The member then differs from our copy no more than a file that was made by saving the keeper twice.
         """
-        if not self.saving or not of_keeper.tables or of_keeper.step > LIMITS.finer_step * of_member.step:
+        if not self.saving or not of_keeper.tables or of_keeper.step > LIMITS.finer_step * self.saving.step:
             return False
         half = BLOCK // 2
         padded = np.pad(self.keeper, ((half, 0), (half, 0), (0, 0)), "edge")
         again = np.ascontiguousarray(saved(padded, of_keeper)[half:, half:])
         rms, _, residual_rms = self.rms_differences
-        rms_through, _, residual_through = replace(self, member=saved(again, of_member)).rms_differences
+        rms_through, _, residual_through = replace(self, member=saved(again, self.saving)).rms_differences
         # If the files are closer than two savings of one picture, one was made from the other.
         is_near = residual_rms < LIMITS.sibling * residual_through
         return is_near and rms > LIMITS.two_savings * rms_through
 
 
 def cells(values: np.ndarray, side: int = CELL) -> np.ndarray:
-    """Return the mean of each whole square of a picture [h, w]."""
+    """Return the mean of each whole square of a picture [h, w, …]."""
     import cv2
 
-    rows, columns = (length // side for length in values.shape)
+    rows, columns = (length // side for length in values.shape[:2])
     if not rows * columns:
         return np.zeros((rows, columns), np.float32)
     whole = values[: rows * side, : columns * side].astype(np.float32, copy=False)
@@ -139,6 +138,13 @@ def cells(values: np.ndarray, side: int = CELL) -> np.ndarray:
 def whole_cells(inside: np.ndarray, side: int = CELL) -> np.ndarray:
     """Return which cells lie inside altogether."""
     return cells(inside, side) > 0.999
+
+
+def inner_cells(inside: np.ndarray, side: int = CELL) -> np.ndarray:
+    """Return `whole_cells` without those within `CELL` pixels of the picture's ends."""
+    covered, n = whole_cells(inside, side), CELL // side
+    covered[:n] = covered[-n:] = covered[:, :n] = covered[:, -n:] = False
+    return covered
 
 
 def cells_of(values: np.ndarray, octave: int, covered: np.ndarray, side: int = CELL) -> np.ndarray:
@@ -264,37 +270,33 @@ def window(
     width, height = member.image.size
     begins = member.saving.as_saved(np.array([[(0, 0), (1, 0)], [(0, 1), (1, 1)]]))[0, 0]
     shift = begins * (width % CELL, height % CELL)
-    left, top = (np.array(corner) + shift).tolist()
-    part = member.rgb[top : top + WINDOW, left : left + WINDOW]
-    place = maps.straight(np.ones(2), (-left, -top))
-    source, near = _below(keeper, transform, (left, top), part)
+    part, place, source, near = _part(keeper, member, transform, np.array(corner) + shift, WINDOW)
     return _view(source, near, part, member.saving, place)
 
 
-def _below(
-    keeper: Picture, transform: np.ndarray, corner: tuple[int, int], part: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the part of a keeper that lies under a part of the member at this corner, and the map between the two."""
+def _part(
+    keeper: Picture, member: Picture, transform: np.ndarray, corner: np.ndarray, side: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return a square of the member at this corner and its `View.place`, the keeper's part below it, and the map of that."""
+    left, top = corner.tolist()
+    part, place = member.rgb[top : top + side, left : left + side], maps.straight(np.ones(2), -corner)
     onto = np.column_stack([transform[:, :2], transform[:, 2] - corner])
     reach = maps.moved(maps.corners(part.shape[1::-1]), maps.inverse(onto))
     low = np.clip(np.floor(reach.min(axis=0)).astype(int) - CELL, 0, np.array(keeper.image.size) - 1)
     high = np.clip(np.ceil(reach.max(axis=0)).astype(int) + CELL, low + 1, keeper.image.size)
     near = np.column_stack([onto[:, :2], maps.moved(low[None], onto)[0]])
-    return keeper.rgb[low[1] : high[1], low[0] : high[0]], near
+    return part, place, keeper.rgb[low[1] : high[1], low[0] : high[0]], near
 
 
 def tiles(keeper: Picture, member: Picture, transform: np.ndarray, like: View) -> Iterator[View]:
     """Yield our copy of every part of the member at full size, with the settings of `like`, to find small differences."""
-
     width, height = member.image.size
-    for left, top in product(range(0, width, WHOLE), range(0, height, WHOLE)):
-        part = member.rgb[top : top + WHOLE, left : left + WHOLE]
-        source, near = _below(keeper, transform, (left, top), part)
-        sharp, inside = laid(source, near, (part.shape[1], part.shape[0]), like.way)
+    for corner in product(range(0, width, WHOLE), range(0, height, WHOLE)):
+        part, place, source, near = _part(keeper, member, transform, np.array(corner), WHOLE)
+        sharp, inside = laid(source, near, (part.shape[1], part.shape[0]), like.resampling)
         soft = _soft(sharp, like.softness)
         copy = saved(soft, member.saving)
-        place = maps.straight(np.ones(2), (-left, -top))
-        yield View(part, soft, copy, sharp, inside, like.softness, like.saving, place, like.way)
+        yield View(part, soft, copy, sharp, inside, like.softness, like.saving, place, like.resampling)
 
 
 def _view(
@@ -303,13 +305,13 @@ def _view(
     """Make our copy of a keeper in a member's frame; if resized, by the resampling method that fits best."""
     is_resized = maps.is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
     best: View | None = None
-    for way in _WAYS if is_resized else _WAYS[:1]:
-        sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), way)
+    for resampling in _RESAMPLINGS if is_resized else _RESAMPLINGS[:1]:
+        sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), resampling)
 
         def save(softness: float, sharp: np.ndarray = sharp) -> np.ndarray:
             return saved(_soft(sharp, softness), saving)
 
-        view = replace(_copy(sharp, inside, member, saving, place, save), way=way)
+        view = replace(_copy(sharp, inside, member, saving, place, save), resampling=resampling)
         if best is None or view.rms_differences[2] < best.rms_differences[2]:
             best = view
         if view.explained >= LIMITS.explained or view.rms_differences[2] < LIMITS.equal_greys:
@@ -421,16 +423,14 @@ def detail_beyond(keeper: Picture, member: Picture, placement: Placement) -> flo
     inside = inside_of(member.image.size, maps.rescaled(back, 1, exact), size)
     whole = whole * inside[..., None]  # leave out what the member does not show
     view = window(member, keeper, back, whole, exact)
-    covered = whole_cells(view.inside)
-    covered[[0, -1]] = covered[:, [0, -1]] = False
+    covered = inner_cells(view.inside)
     if covered.sum() < 6:
         return 0.0
-    ours, soft, copied = view.octaves
-    before = cells_of(ours[1] ** 2, 1, covered)
+    (ours, soft, copied), (coarser, _, _), _ = view.octaves
+    before = cells_of(coarser**2, 1, covered)
     busy = np.argsort(before)[len(before) // 2 :]
     alone, common, of_copy, by_saving = (
-        cells_of(product, 0, covered)
-        for product in (ours[0] ** 2, ours[0] * copied[0], copied[0] ** 2, (copied[0] - soft[0]) ** 2)
+        cells_of(product, 0, covered) for product in (ours**2, ours * copied, copied**2, (copied - soft) ** 2)
     )
     alone -= common**2 / (of_copy + 0.01) + by_saving
     even = before < 0.1 * np.median(before[busy])

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 
@@ -50,10 +50,8 @@ def may_be_one(first: Thumbnail, second: Thumbnail) -> bool:
     """Return False if neither photo shows the middle of the other: not as a crop, not mirrored, not turned by quarters."""
     if min(first.detail.std(), second.detail.std()) < _FAINT:
         return True
-    return (
-        any(_shows(first, middle) for middle in second.middles)
-        or any(_shows(second, middle) for middle in first.middles)
-        or any(_shows(first, middle) for middle in second.turned())
+    return any(_shows(second, middle) for middle in first.middles) or any(
+        _shows(first, middle) for middle in chain(second.middles, second.turned())
     )
 
 

@@ -7,8 +7,9 @@ import numpy as np
 from photodup.photos.compare import maps
 from photodup.photos.compare.align import grey, inside_of, laid, slopes
 from photodup.photos.compare.limits import LIMITS
+from photodup.photos.compare.maps import Size
 from photodup.photos.compare.pictures import BLOCK, DCT, Saving, coefficients
-from photodup.photos.compare.reproduce import CELL, Octaves, View, cells, cells_of, whole_cells
+from photodup.photos.compare.reproduce import CELL, View, cells, cells_of, inner_cells, whole_cells
 
 # Left, top, right and bottom of a place, as shares of an upright picture, 0..1.
 Box = tuple[float, float, float, float]
@@ -29,12 +30,23 @@ class Difference:
     reason: str
     boxes: tuple[tuple[Box, Box], ...] = ()
 
+    @classmethod
+    def located(
+        cls, reason: str, boxes: np.ndarray, view: View, transform: np.ndarray, sizes: tuple[Size, Size]
+    ) -> "Difference":
+        """Return a difference with a view's boxes int[n, 4], at most a dozen; `sizes` are the keeper's and the member's."""
+        corners = boxes[:_MOST_BOXES, [[0, 1], [2, 1], [2, 3], [0, 3]]]
+        points = maps.moved(corners, maps.inverse(view.place))
+        shares = maps.moved(points, maps.inverse(transform)) / sizes[0], points / sizes[1]
+        reaches = (np.hstack([each.min(axis=1), each.max(axis=1)]).clip(0, 1).tolist() for each in shares)
+        return cls(reason, tuple(zip(*(map(tuple, reach) for reach in reaches), strict=True)))
+
 
 def unexplained(view: View) -> list[tuple[str, np.ndarray]]:
     """Return (reason, boxes) for what a view shows beyond our copy; boxes int[n, 4] in its pixels, none for the whole."""
     if is_other_light(view):
         return [("its light or its colours are others", _NOWHERE)]
-    if len(boxes := places(view)):
+    if len(boxes := differing_boxes(view)):
         n = "one place" if len(boxes) == 1 else f"{len(boxes)} places"
         return [(f"looks different in {n}", boxes)]
     return [(reason, _NOWHERE) for reason in detail_reasons(view)]
@@ -45,9 +57,7 @@ def is_other_light(view: View) -> bool:
     covered = whole_cells(view.inside)
     if covered.sum() < 3:
         return False
-    apart = np.stack(
-        [cells(view.member[..., k].astype(np.float32) - view.copy[..., k])[covered] for k in range(3)], axis=1
-    )
+    apart = cells(view.member.astype(np.float32) - view.copy)[covered]
     parts = np.array_split(np.argsort(cells(view.greys[2])[covered]), 3)
     tones = [np.abs(np.median(apart[part], axis=0)).max() for part in parts]
     share = float((np.abs(apart).max(axis=1) > LIMITS.light_greys).mean())
@@ -131,7 +141,7 @@ def beyond_rounding(member: np.ndarray, keeper: np.ndarray, saving: Saving) -> n
     return saving.upright(pixels[:height, :width])
 
 
-def places(view: View) -> np.ndarray:
+def differing_boxes(view: View) -> np.ndarray:
     """Return int[n, 4]: left, top, right and bottom of connected places that show something else, the largest first."""
     import cv2
 
@@ -153,23 +163,18 @@ def _boxes(mask: np.ndarray, least: int) -> np.ndarray:
 
 def detail_reasons(view: View) -> list[str]:
     """Return in words how a member's detail differs from our copy's: another contrast, finer detail, other grain."""
-    covered = whole_cells(view.inside)
-    covered[[0, -1]] = covered[:, [0, -1]] = False
+    covered = inner_cells(view.inside)
     if covered.sum() < 9:
         return []
-    member, keeper, copy = view.octaves
-
-    def each(octave: int, first: Octaves, second: Octaves) -> np.ndarray:
-        return cells_of(first[octave] * second[octave], octave, covered)
-
-    order = np.argsort(each(1, keeper, keeper) + each(1, member, member))
+    order = np.argsort(sum(cells_of(band**2, 1, covered) for band in view.octaves[1][:2]))
     busy = order[len(order) * 2 // 3 :]
     contrast = []
-    for octave in range(3):
-        with_member, with_copy = each(octave, member, keeper), each(octave, keeper, copy)
-        contrast.append(float(np.median((with_member[busy] + 1e-3) / (with_copy[busy] + 1e-3))))
-    off, by_saving = (cells_of((a[0] - b[0]) ** 2, 0, covered) for a, b in ((member, copy), (copy, keeper)))
-    missing = np.maximum(off - by_saving, 0) / (each(0, member, member) + 0.5)
+    for octave, (member, keeper, copy) in enumerate(view.octaves):
+        shared = (cells_of(band * keeper, octave, covered)[busy] + 1e-3 for band in (member, copy))
+        contrast.append(float(np.median(np.divide(*shared))))
+    member, keeper, copy = view.octaves[0]
+    off, by_saving = (cells_of((a - b) ** 2, 0, covered) for a, b in ((member, copy), (copy, keeper)))
+    missing = np.maximum(off - by_saving, 0) / (cells_of(member**2, 0, covered) + 0.5)
     reasons = []
     is_other = max(contrast[1:]) > 1 + LIMITS.contrast or min(contrast[1:]) < 1 - LIMITS.contrast
     if is_other or contrast[0] > 1 + LIMITS.contrast_finest:
@@ -188,37 +193,22 @@ def has_own_grain(view: View) -> bool:
     """
     if view.explained >= LIMITS.explained:
         return False
-    covered = whole_cells(view.inside, BLOCK)
-    covered[:2] = covered[-2:] = covered[:, :2] = covered[:, -2:] = False
-    member, keeper, copy = view.octaves
-
-    def each(first: Octaves, second: Octaves, octave: int) -> np.ndarray:
-        return cells_of(first[octave] * second[octave], octave, covered, BLOCK)
-
-    order = np.argsort(each(keeper, keeper, 1) + each(member, member, 1))
+    covered = inner_cells(view.inside, BLOCK)
+    order = np.argsort(sum(cells_of(band**2, 1, covered, BLOCK) for band in view.octaves[1][:2]))
     even = order[: max(6, len(order) // 16)]
-
-    def shared(first: Octaves, second: Octaves, octave: int) -> float:
-        return float(each(first, second, octave)[even].mean())
-
-    def likeness(first: Octaves, second: Octaves, octave: int) -> float:
-        square = shared(first, first, octave) * shared(second, second, octave)
-        return shared(first, second, octave) / float(np.sqrt(square + 1e-9))
-
-    for octave in range(2):
-        of_member, of_keeper = (
-            shared(picture, picture, octave) ** 0.5 * (1 + octave) for picture in (member, keeper)
-        )
-        common = likeness(member, keeper, octave)
+    for octave, details in enumerate(view.octaves[:2]):
+        shared = [[cells_of(a * b, octave, covered, BLOCK)[even].mean() for a in details] for b in details]
+        squares = np.diag(np.array(shared, float))
+        of_member, of_keeper, _ = np.sqrt(squares) * (1 + octave)
+        common, _, common_of_copy = (shared / np.sqrt(np.outer(squares, squares) + 1e-9))[1]
         if view.saving:
-            least = LIMITS.grain_common * likeness(copy, keeper, octave)
+            least = LIMITS.grain_common * common_of_copy
             chance = LIMITS.grain_chance / (BLOCK >> octave) / np.sqrt(len(even))
             has_own = of_keeper > LIMITS.grain_greys and common + chance < least
         else:  # unknown compression: too little of the grain that it left is the keeper's
-            is_left = (
-                of_keeper > LIMITS.grain_greys_other_formats and of_member > LIMITS.grain_left * of_keeper
-            )
-            has_own = is_left and common * of_keeper < LIMITS.grain_of_keeper * of_member
+            has_grain = of_keeper > LIMITS.grain_greys_other_formats
+            is_left = of_member > LIMITS.grain_left * of_keeper
+            has_own = has_grain and is_left and common * of_keeper < LIMITS.grain_of_keeper * of_member
         if has_own:
             return True
     return False
@@ -235,10 +225,10 @@ def beyond(view: View) -> np.ndarray:
     strange = outside & (np.abs(view.member - ground).max(axis=2) > 16)
     solid = cv2.morphologyEx(strange.astype(np.uint8), cv2.MORPH_OPEN, _square(2))
     near = cv2.dilate(solid, _square(CELL))
-    return _boxes(near, 1)[:_MOST_BOXES]
+    return _boxes(near, 1)
 
 
-def has_edge(keeper: np.ndarray, transform: np.ndarray, size: tuple[int, int]) -> bool:
+def has_edge(keeper: np.ndarray, transform: np.ndarray, size: Size) -> bool:
     """Return whether a keeper has an edge, or one colour beyond, where a member of this size ends: a frame, a collage, a
     border.
 
@@ -275,20 +265,3 @@ def _is_edge(picture: np.ndarray, rows: np.ndarray) -> bool:
 
     outer, inner = unevenness(strip[:, : at - 1]), unevenness(strip[:, _MARGIN : 2 * _MARGIN])
     return outer < 2 and inner > 3 * outer + 2
-
-
-def in_both(boxes: np.ndarray, view: View, transform: np.ndarray, keeper: tuple, member: tuple) -> tuple:
-    """Return boxes int[n, 4] of a view as `Difference.boxes`, at most a dozen; `keeper` and `member` are sizes."""
-
-    def framed(box: np.ndarray, size: tuple) -> Box:
-        reach = box / size
-        (left, top), (right, bottom) = reach.min(axis=0).clip(0, 1), reach.max(axis=0).clip(0, 1)
-        return float(left), float(top), float(right), float(bottom)
-
-    pairs = []
-    for left, top, right, bottom in boxes[:_MOST_BOXES]:
-        points = maps.moved(
-            maps.corners((right - left, bottom - top)) + np.array((left, top)), maps.inverse(view.place)
-        )
-        pairs.append((framed(maps.moved(points, maps.inverse(transform)), keeper), framed(points, member)))
-    return tuple(pairs)

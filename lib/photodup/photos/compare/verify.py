@@ -24,7 +24,7 @@ _MOST_SCALED = 10  # largest scale of an edit, or 1 over the smallest
 
 
 @dataclass(frozen=True)
-class Verification:
+class CopyEvidence:
     """The evidence for and against a copy. Shares are 0..1, correlations -1..1.
 
     Attributes:
@@ -49,12 +49,9 @@ class Verification:
 
     def passes(self) -> bool:
         """Return whether all but `agreement` reach their thresholds."""
-        if self.overlap < LIMITS.min_overlap or self.spot > LIMITS.max_spot:
-            return False
-        is_aligned = (
-            self.patches >= LIMITS.min_patches if self.by_grey else self.inliers >= LIMITS.min_inliers
-        )
-        return is_aligned and self.correlation >= LIMITS.min_correlation
+        n, least = (self.patches, LIMITS.min_patches) if self.by_grey else (self.inliers, LIMITS.min_inliers)
+        is_aligned = n >= least and self.overlap >= LIMITS.min_overlap
+        return is_aligned and self.correlation >= LIMITS.min_correlation and self.spot <= LIMITS.max_spot
 
     def score(self) -> float:
         """Return one number to rank pairs by, 0..1: the agreement, halved if any other test fails."""
@@ -65,23 +62,23 @@ class Verification:
         return self.score() >= LIMITS.min_agreement
 
 
-STRANGERS = Verification()
-_Map = tuple[Features, bool, np.ndarray | None, int]  # picture, whether it is mirrored, map and inliers
+STRANGERS = CopyEvidence()
+_Map = tuple[Features, bool, np.ndarray, int]  # picture, whether it is mirrored, map and inliers
 
 
-def verify_copy(first: Features, second: Features) -> Verification:
+def verify_copy(first: Features, second: Features) -> CopyEvidence:
     """Lay the second picture over the first, as it is and mirrored, and return the better evidence."""
     return verify_with_map(first, second)[0]
 
 
-def verify_with_map(first: Features, second: Features) -> tuple[Verification, np.ndarray | None]:
+def verify_with_map(first: Features, second: Features) -> tuple[CopyEvidence, np.ndarray | None]:
     """Return what `verify_copy` does, and the map it rests on.
 
     Returns:
         The evidence, and float64[2, 3] from pixels (x, y) of the second's grey picture, not mirrored, to
         those of the first's; None where none was found.
     """
-    best: tuple[Verification, np.ndarray | None] = STRANGERS, None
+    best: tuple[CopyEvidence, np.ndarray | None] = STRANGERS, None
     for evidence, transform in _attempts(first, second):
         if evidence.score() > best[0].score():
             back = np.array([[-1.0, 0, second.grey.shape[1] - 1], [0, 1, 0], [0, 0, 1]])
@@ -91,7 +88,7 @@ def verify_with_map(first: Features, second: Features) -> tuple[Verification, np
     return best
 
 
-def _attempts(first: Features, second: Features) -> Iterator[tuple[Verification, np.ndarray]]:
+def _attempts(first: Features, second: Features) -> Iterator[tuple[CopyEvidence, np.ndarray]]:
     """Yield evidence with its map, the cheapest first; maps of a mirror image start from the mirrored picture."""
     if min(len(first.points), len(second.points)) < FEW_FEATURES:
         yield from _by_features(first, _maps(first, second))
@@ -100,7 +97,7 @@ def _attempts(first: Features, second: Features) -> Iterator[tuple[Verification,
             for transform in dense.grey_maps(first.grey, source.grey):
                 if _is_plausible(transform, LIMITS.max_stretch):
                     evidence = overlay(first.grey, source.grey, transform, of_structure=True)
-                    yield Verification(0, *evidence, mirrored=mirrored, by_grey=True), transform
+                    yield CopyEvidence(0, *evidence, mirrored=mirrored, by_grey=True), transform
         return
     strongest = list(_maps(first.strongest(STRONGEST), second.strongest(STRONGEST)))
     if any(inliers >= LEAST_INLIERS for *_, inliers in strongest):
@@ -124,18 +121,6 @@ def matches(first: np.ndarray, second: np.ndarray, ratio: float = 0.85) -> np.nd
     return np.stack([rows[keep], nearest[keep]], axis=1)
 
 
-def _affine_map(target: np.ndarray, source: np.ndarray) -> tuple[np.ndarray | None, int]:
-    """Return the affine map source -> target [2, 3] and its inliers; None if it is no plausible edit."""
-    import cv2
-
-    cv2.setRNGSeed(0)  # the same pair gets the same verdict every time
-    transform, mask = cv2.estimateAffine2D(source, target, method=cv2.RANSAC, maxIters=3000, confidence=0.999)
-    # Mirror images are tried separately.
-    if transform is None or not _is_plausible(transform, 2) or np.linalg.det(transform[:, :2]) <= 0:
-        return None, 0
-    return transform, int(mask.sum())
-
-
 def _is_plausible(transform: np.ndarray, most_stretched: float) -> bool:
     """Return whether an edit may scale like a map: by at most ten, and both axes nearly alike."""
     if not np.isfinite(transform).all():
@@ -145,16 +130,24 @@ def _is_plausible(transform: np.ndarray, most_stretched: float) -> bool:
 
 
 def _maps(target: Features, second: Features) -> Iterator[_Map]:
-    """Yield (picture, mirrored, map, inliers) for the second picture and its mirror image, if enough features match."""
+    """Yield (picture, mirrored, map, inliers) for the second picture and its mirror image, where a plausible map fits."""
+    import cv2
+
     for mirrored in (False, True):
         source = second.mirrored() if mirrored else second
         near = matches(target.descriptors, source.descriptors)
-        if len(near) >= LEAST_INLIERS:
-            yield source, mirrored, *_affine_map(target.points[near[:, 0]], source.points[near[:, 1]])
+        if len(near) < LEAST_INLIERS:
+            continue
+        points = source.points[near[:, 1]], target.points[near[:, 0]]
+        cv2.setRNGSeed(0)  # the same pair gets the same verdict every time
+        transform, mask = cv2.estimateAffine2D(*points, method=cv2.RANSAC, maxIters=3000, confidence=0.999)
+        # The mirror image is tried separately.
+        if transform is not None and _is_plausible(transform, 2) and np.linalg.det(transform[:, :2]) > 0:
+            yield source, mirrored, transform, int(mask.sum())
 
 
-def _by_features(target: Features, maps: Iterable[_Map]) -> Iterator[tuple[Verification, np.ndarray]]:
+def _by_features(target: Features, maps: Iterable[_Map]) -> Iterator[tuple[CopyEvidence, np.ndarray]]:
     for source, mirrored, transform, inliers in maps:
-        if transform is not None and inliers >= LIMITS.min_inliers:
+        if inliers >= LIMITS.min_inliers:
             measures = overlay(target.grey, source.grey, transform)
-            yield Verification(inliers, *measures, mirrored=mirrored), transform
+            yield CopyEvidence(inliers, *measures, mirrored=mirrored), transform

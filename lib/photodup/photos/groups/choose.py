@@ -88,8 +88,8 @@ class Chooser:
     def __init__(self, pixels: Pixels, rules: KeepRules, reason_apart: Callable[[int, int], str]) -> None:
         self._pixels, self._photos, self._rules = pixels, pixels.photos, rules
         self._reason_apart, self.is_complete = reason_apart, True
-        self._compared: dict[tuple[int, int], tuple[Difference, ...]] = {}
-        self._new: dict[tuple[int, int], tuple[Difference, ...]] = {}
+        self._compared: dict[tuple[str, str], tuple[Difference, ...]] = {}
+        self._new: dict[tuple[str, str], tuple[Difference, ...]] = {}
 
     def lacks(self, keeper: int, member: int, deadline_s: float = math.inf) -> tuple[Difference, ...]:
         """Return what a member's picture has that a keeper cannot reproduce.
@@ -100,11 +100,11 @@ class Chooser:
         """
         if reason := self._reason_apart(keeper, member):
             return (Difference(reason),)
-        pair = keeper, member
+        pair = self._photos[keeper].md5, self._photos[member].md5
         if pair not in self._compared:
             if time.monotonic() >= deadline_s:
                 raise TimeoutError
-            pictures = map(self._pixels.picture, pair)
+            pictures = map(self._pixels.picture, (keeper, member))
             self._compared[pair] = self._new[pair] = lacks(*pictures)
         return self._compared[pair]
 
@@ -113,7 +113,8 @@ class Chooser:
 
         No pair is compared after the deadline, on the monotonic clock.
         """
-        self._recall({row for family in families for row in family})
+        contents = {self._photos[row].md5 for family in families for row in family}
+        self._compared |= self._pixels.store.read_lacking(contents)
         # What needs no comparison comes first.
         decided = {place: self._choose(family, -math.inf) for place, family in enumerate(families)}
         waiting = [place for place, decisions in decided.items() if decisions is None]
@@ -134,7 +135,7 @@ class Chooser:
         """Return a family's decisions, None if time was over; what one keeper does not reproduce, another may."""
 
         def besides(keeper: int, member: int) -> Sequence[str]:
-            return self._rules.lost_beside(self._photos[keeper], self._photos[member])
+            return self._rules.lost_with(self._photos[keeper], self._photos[member])
 
         decisions, left = list[Decision](), set(family)
         while len(rows := left - self._pixels.unreadable.keys()) > 1 and len(decisions) <= _TRIED:
@@ -162,15 +163,7 @@ class Chooser:
             left = rows - {decision.keeper} - going
         return decisions
 
-    def _recall(self, rows: set[int]) -> None:
-        row_of = {self._photos[row].md5: row for row in rows}
-        stored = self._pixels.store.read_lacking(row_of.keys())
-        self._compared |= {(row_of[a], row_of[b]): reasons for (a, b), reasons in stored.items()}
-
     def remember(self) -> None:
         """Store the comparisons since the last call."""
         new, self._new = self._new, {}
-        photos = self._photos
-        self._pixels.store.add_lacking(
-            {(photos[i].md5, photos[j].md5): reasons for (i, j), reasons in new.items()}
-        )
+        self._pixels.store.add_lacking(new)

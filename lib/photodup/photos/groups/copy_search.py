@@ -18,7 +18,7 @@ class CopySearch:
         comparable: returns those of some `pair_codes` that may be compared: neither two exposures nor set apart.
 
     Attributes:
-        scores: `Verification.score` of each pair, by code; `proven` that of copies, by rows.
+        scores: `CopyEvidence.score` of each pair, by code; `proven` are the rows of copies.
         deadline_s: no pair is compared after this time, on the monotonic clock; until then, the largest files go first.
         is_complete: no pair was left out for the deadline.
     """
@@ -29,14 +29,14 @@ class CopySearch:
         self._sizes = np.array([photo.size_bytes for photo in pixels.photos], np.int64)
         self._known = pixels.store.read({photo.md5: i for i, photo in enumerate(pixels.photos)})
         self.scores: dict[int, float] = {}
-        self.proven: dict[tuple[int, int], float] = {}
+        self.proven: list[tuple[int, int]] = []
 
     def ask(self, *codes: np.ndarray) -> None:
         """Compare these pairs, and those that were copies in an earlier run.
 
         A proven pair stays a candidate, even if others are nearer neighbours by now.
         """
-        earlier = np.array(list(_copies(self._known)), np.int64)
+        earlier = np.array(_copies(self._known), np.int64)
         allowed = self._comparable(np.unique(np.concatenate([*codes, earlier])))
         scores = {code: self._known[code] for code in allowed.tolist() if code in self._known}
         new = np.setdiff1d(allowed, np.array([*scores, *self.scores], np.int64))
@@ -45,7 +45,7 @@ class CopySearch:
         compared = self._pixels.verify_pairs(new, self.deadline_s)
         self.is_complete = len(compared) == len(new)
         self.scores |= scores | {code: score for code, score in compared.items() if score is not None}
-        self.proven = {pair_rows(code): score for code, score in _copies(self.scores).items()}
+        self.proven = list(map(pair_rows, _copies(self.scores)))
 
     def families(self) -> list[list[int]]:
         """Return the rows that proven pairs connect, in order; `choose` tells what one keeper does not reproduce."""
@@ -59,5 +59,5 @@ class CopySearch:
         return [sorted(rows) for rows in {id(rows): rows for rows in connected.values()}.values()]
 
 
-def _copies(scores: dict[int, float]) -> dict[int, float]:
-    return {code: score for code, score in scores.items() if score >= LIMITS.min_agreement}
+def _copies(scores: dict[int, float]) -> list[int]:
+    return [code for code, score in scores.items() if score >= LIMITS.min_agreement]

@@ -76,8 +76,8 @@ class KeepRules:
         rules._protected = tuple(protected)
         return rules
 
-    def _has(self, suffixes: Collection[str], photo: Photo) -> bool:
-        return any(path.suffix.lower() in suffixes for path in self._beside.along(photo.path))
+    def _has_raw(self, photo: Photo) -> bool:
+        return any(path.suffix.lower() in RAW_SUFFIXES for path in self._beside.along(photo.path))
 
     def described(self, photo: Photo) -> Mapping[str, Any]:
         """Return the metadata of a photo and its sidecars, by kind."""
@@ -85,17 +85,18 @@ class KeepRules:
             self._described[photo.id] = self._beside.describe(photo)
         return self._described[photo.id]
 
-    def lost_metadata(self, keeper: Photo, leaving: Photo) -> list[str]:
+    def lost_metadata(self, keeper: Photo, leaving: Photo) -> str:
         """Return in words the metadata of a leaving photo that the keeper lacks; a sidecar can hold it."""
-        return list(filter(None, [lost_in_words(self.described(keeper), self.described(leaving))]))
+        return lost_in_words(self.described(keeper), self.described(leaving))
 
-    def lost_beside(self, keeper: Photo, leaving: Photo) -> list[str]:
+    def lost_with(self, keeper: Photo, leaving: Photo) -> list[str]:
         """Return in words `lost_metadata`, other data in the file, and files beside it that the keeper's lack."""
         suffixes = self._beside.lost(keeper.path, leaving.path)
         files = dict.fromkeys(_HAS.get(suffix) or f"has its {suffix} file beside it" for suffix in suffixes)
         is_developed = "RAW" in (keeper.format, leaving.format) and keeper.md5 != leaving.md5
         inside = inventory.lost_parts(*(inventory.unpack(photo.inventory) for photo in (keeper, leaving)))
-        return [*self.lost_metadata(keeper, leaving), *inside, *files, *[DEVELOPED] * is_developed]
+        lost = self.lost_metadata(keeper, leaving), *inside, *files, DEVELOPED * is_developed
+        return list(filter(None, lost))
 
     def owner_rank(self, photo: Photo) -> dict[str, tuple]:
         """Return the values of the owner's rules, which head the order; one of the lowest is kept, whatever its pixels."""
@@ -108,10 +109,10 @@ class KeepRules:
     def choice(self, ranked: Sequence[Photo]) -> Choice:
         """Return the first of some photos, and why it comes before the second."""
         keeper, second = ranked[0], ranked[min(1, len(ranked) - 1)]
-        if rule := self._deciding(keeper, second):
+        rule, *values = self._deciding(keeper, second)
+        if rule:
             return Choice(keeper, rule, self._reason(rule, keeper, second))
-        pairs = zip(place(keeper), place(second), strict=True)
-        settled = next((i for i, (a, b) in enumerate(pairs) if a != b), 2)
+        settled = next((i for i, (a, b) in enumerate(zip(*values, strict=True)) if a != b), 2)
         return Choice(keeper, None, f"equal by every rule: {PLACES[settled]}")
 
     def by_owner(self, keeper: Photo, copies: Sequence[Photo]) -> Choice | None:
@@ -125,19 +126,21 @@ class KeepRules:
         """Return photos from best to worst."""
 
         def compare(first: Photo, second: Photo) -> int:
-            rule = self._deciding(first, second)
-            a, b = (self._value(rule, photo) if rule else place(photo) for photo in (first, second))
+            _, a, b = self._deciding(first, second)
             return (a > b) - (a < b)
 
         return sorted(photos, key=cmp_to_key(compare))
 
-    def _deciding(self, first: Photo, second: Photo) -> str | None:
-        """Return the first rule that tells two photos apart; nearly as many pixels are as good."""
+    def _deciding(self, first: Photo, second: Photo) -> tuple[str | None, tuple, tuple]:
+        """Return the first rule that tells two photos apart, and their values by it; without one, their places.
+
+        Nearly as many pixels are as good.
+        """
         for rule in self.order:
-            a, b = sorted(self._value(rule, photo) for photo in (first, second))
-            if a != b and not (rule == "resolution" and b[0] <= _SAME_PIXELS * a[0]):
-                return rule
-        return None
+            a, b = self._value(rule, first), self._value(rule, second)
+            if a != b and not (rule == "resolution" and max(a, b)[0] <= _SAME_PIXELS * min(a, b)[0]):
+                return rule, a, b
+        return None, place(first), place(second)
 
     def _value(self, rule: str, photo: Photo) -> tuple:
         """Return values to minimise, the first the most important."""
@@ -147,7 +150,7 @@ class KeepRules:
             return (-photo.width * photo.height,)
         if rule == "format":
             # A JPEG that leaves takes its RAW along, which may be the only one.
-            return (0,) if self._has(RAW_SUFFIXES, photo) else (format_rank(photo.format),)
+            return (0,) if self._has_raw(photo) else (format_rank(photo.format),)
         if rule == "metadata":
             described = self.described(photo)
             # A HEIC that names no camera was mostly converted from another file, and is larger than that.
@@ -167,7 +170,7 @@ class KeepRules:
     def _reason(self, rule: str, photo: Photo, rival: Photo) -> str:
         pixels = photo.width * photo.height, rival.width * rival.height
         if rule == "format":
-            return f"best format: {photo.format}{' with its RAW' if self._has(RAW_SUFFIXES, photo) else ''}"
+            return f"best format: {photo.format}{' with its RAW' if self._has_raw(photo) else ''}"
         if rule == "metadata":
             pairs = zip(self._value(rule, photo), self._value(rule, rival), strict=True)
             first = next(i for i, (a, b) in enumerate(pairs) if a != b)

@@ -142,9 +142,8 @@ class _Grouping:
                     break
                 options.on_more()
                 seconds *= 3
-            decisions = [
-                decision for each in decisions if (decision := self._without_apart(each)).differences
-            ]
+            without_apart = map(self._without_apart, decisions)
+            decisions = [decision for decision in without_apart if decision.differences]
             in_families = {row for decision in decisions for row in (decision.keeper, *decision.differences)}
             suggested = [i for decision in decisions for i in decision.reproduced]
             left = ~np.isin(similar_rows, suggested).any(axis=1)
@@ -163,8 +162,7 @@ class _Grouping:
                 if len(self._files[photo.md5]) > 1 and i not in in_families
             ]
             through = bar(decisions, total=len(decisions), desc="beside", unit="group")
-            families = (self._family(decision, near) for decision in through)
-            copies = [group for group in families if group]
+            copies = [group for decision in through if (group := self._family(decision, near))]
         copies.sort(key=lambda group: (not _is_sure(group), -group.bytes_to_free, str(group.keeper.path)))
         # Until all pairs are compared, a similar photo may still turn out to be a copy.
         similar = [self._star(*star, near) for star in similar_stars.items()] if is_complete else []
@@ -194,8 +192,8 @@ class _Grouping:
 
     def _without_apart(self, decision: Decision) -> Decision:
         """Return a decision without what the owner set apart from the keeper."""
-        pairs = {row: pair_code(decision.keeper, row) for row in decision.differences}
-        return decision.without([row for row, code in pairs.items() if code in self._apart])
+        rows = decision.differences
+        return decision.without([row for row in rows if pair_code(decision.keeper, row) in self._apart])
 
     def _similar(self, near: Neighbours, limits: ModelThresholds | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the pairs that show one scene as int64[n, 2], and their cosines."""
@@ -243,10 +241,11 @@ class _Grouping:
 
     def _with_what_is_beside(self, keeper: Photo, member: Member) -> Member:
         """Return a member with what its file and those beside it hold; each file of one content may have its sidecar."""
-        lost = self._preferring.lost_beside(keeper, member.photo)
-        is_text_only = bool(lost) and lost == self._preferring.lost_metadata(keeper, member.photo)
+        lost = self._preferring.lost_with(keeper, member.photo)
+        metadata = self._preferring.lost_metadata(keeper, member.photo)
+        is_text_only = lost == [metadata] and not member.differences
         differences = (*member.differences, *map(Difference, lost))
-        return replace(member, differences=differences, is_text_only=is_text_only and not member.differences)
+        return replace(member, differences=differences, is_text_only=is_text_only)
 
     def _star(self, row: int, similar: Sequence[int], near: Neighbours) -> Group:
         """Make a group of similar pictures; exact copies of its photos are in the copies tier already."""

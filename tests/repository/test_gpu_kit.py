@@ -1,5 +1,6 @@
 """The kit for a machine with a GPU and no network: what travels, what arrives, what comes back."""
 
+import json
 import os
 import re
 import runpy
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.command import one_sentence, run_python
 from support.plants import PLANTS
+from support.service import has_ended, until
 from support.triton import needs_triton
 
 from photodup.bench.record.store import RunStore, load_records
@@ -124,10 +126,16 @@ def test_what_a_wheel_needs_travels_too_or_is_there():
 
 
 def far_side(packed: Path, cwd: Path, *steps: str, **settings: str) -> subprocess.CompletedProcess:
+    with started(packed, cwd, *steps, **settings) as process:
+        output, errors = process.communicate(timeout=1200)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def started(packed: Path, cwd: Path, *steps: str, **settings: str) -> subprocess.Popen:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PHOTODUP", "KIT"))}
     env |= {"KIT_PYTHON": sys.executable, "KIT_DEVICE": "cpu", "KIT_RUN": "rehearsal", **settings}
-    command = [str(packed / "far_side.sh"), *steps]
-    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=1200)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([str(packed / "far_side.sh"), *steps], env=env, cwd=cwd, text=True, **pipes)
 
 
 def environment_made(folder: Path) -> None:
@@ -145,6 +153,30 @@ def test_each_step_says_its_time_and_what_is_not_done(packed, tmp_path):
     assert "not done: parity" in none.stdout
     (tmp_path / "gpu-kit-work" / "done" / "parity").touch()
     assert "parity: done before" in far_side(packed, tmp_path, "parity").stdout
+    late = tmp_path / "late"
+    late.mkdir()
+    shutil.copy(packed / "far_side.sh", late)
+    shutil.copy(packed / "core.tar.gz", late / "onnx.tar.gz")
+    far_side(late, tmp_path, "environment")
+    assert not list((tmp_path / "gpu-kit-work" / "done").iterdir()), "a step may have lacked it"
+
+
+def test_a_call_that_is_ended_ends_its_step_and_no_other_measures_beside_it(packed, tmp_path):
+    environment_made(tmp_path)
+    python, step = tmp_path / "python", tmp_path / "step"
+    python.write_text(f"#!/bin/sh\necho $$ > {step}\nexec sleep 60")
+    python.chmod(0o755)
+    with started(
+        packed, tmp_path, "environment", "parity", KIT_PYTHON=str(python), KIT_MINUTES="1"
+    ) as process:
+        until(lambda: step.is_file() and step.read_text().endswith("\n"), 60)
+        other = far_side(packed, tmp_path, "fp32", KIT_MINUTES="0.1")
+        assert other.returncode == 2 and "Another call measures in" in other.stderr
+        assert far_side(packed, tmp_path, "bundle").returncode == 0, "a look at what there is"
+        process.terminate()
+        assert process.wait(30) == 1
+    assert has_ended(int(step.read_text()))
+    assert (tmp_path / "gpu-kit-out" / "records.tar.gz").is_file()
 
 
 def test_time_that_a_step_leaves_goes_to_the_others(packed, tmp_path):
@@ -183,8 +215,13 @@ def test_the_rehearsal_on_a_cpu_comes_back_as_records(packed, tmp_path):
     served = {"KIT_CONCURRENCY": "1 2", "KIT_SECONDS": "1", "KIT_NOTEBOOKS": "03", "KIT_SIZES": "smoke"}
     *order, last = re.search(r"order=\(([^)]*)\)", (KIT / "far_side.sh").read_text())[1].split()
     assert last == "full", "what fills the time that is left"
+    load = tmp_path / "gpu-kit-work" / "core" / "tree" / "results" / "rehearsal" / "load"
+    unanswered = load / "fastapi-onnx-fp32-http-jpeg" / "result.json"
+    unanswered.parent.mkdir(parents=True)
+    unanswered.write_text('{"status": 2}')
     done = far_side(packed, tmp_path, *order, **engines, **served)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(unanswered.read_text())["status"] == 0, "what nobody answered is measured again"
     assert re.findall(r"^(\w+): done in", done.stdout, re.MULTILINE) == order
     results = tmp_path / "results"
     lines = collect.collect(tmp_path / "gpu-kit-out" / "records.tar.gz", results)

@@ -31,7 +31,7 @@ make_environment() {
   local archive group
   for archive in "$here"/*.tar.gz; do
     group=$KIT_WORK/$(basename "$archive" .tar.gz)
-    [ ! "$archive" -nt "$group/.unpacked" ] || { mkdir -p "$group" && tar -xzf "$archive" -C "$group" && touch "$group/.unpacked"; } || return 1
+    [ ! "$archive" -nt "$group/.unpacked" ] || { mkdir -p "$group" && tar -xzf "$archive" -C "$group" && touch "$group/.unpacked" && rm -f "$KIT_WORK"/done/*; } || return 1
   done
   [ -e "$KIT_WORK/core/.unpacked" ] || { echo "core.tar.gz is not here: bring it first."; return 1; }
   [ -e "$KIT_WORK/site/.made" ] || { install_wheels core "$KIT_WORK/site" && touch "$KIT_WORK/site/.made"; } || return 1
@@ -60,7 +60,9 @@ measure() {  # STEP SECONDS
   export PYTHONPATH=$KIT_WORK/site:$PHOTODUP_ROOT/lib PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
   PYTHONPATH=$KIT_WORK/site-onnx:$PYTHONPATH:$KIT_WORK/site-notebooks
   cd "$PHOTODUP_ROOT" || return 1
-  KIT_STEP_S=$2 timeout -k 20 "$2" "$KIT_PYTHON" tools/gpu_kit/steps.py "$1"
+  KIT_STEP_S=$2 timeout -k 20 "$2" "$KIT_PYTHON" tools/gpu_kit/steps.py "$1" &
+  at_work=$!  # in a process group of its own: no signal to this script's reaches it
+  wait $at_work
 }
 
 bundle() {  # all that was measured so far
@@ -97,6 +99,10 @@ for step in "${steps[@]}"; do
   [ "$step" = bundle ] || [ -n "${budget_s[$step]:-}" ] \
     || { echo "There is no step $step: choose of ${order[*]} bundle." >&2; exit 2; }
 done
+at_work=
+exec 9> "$KIT_WORK/lock"  # its step holds it, too, and outlives a script that is killed by -9
+[ "${steps[*]}" = bundle ] || flock -n 9 || { echo "Another call measures in $KIT_WORK: wait until it ends." >&2; exit 2; }
+trap 'kill $at_work 2>/dev/null && wait $at_work; bundle; exit 1' HUP INT TERM
 declare -A tried=() open=()
 # Twice: what the first round did not end gets the time that is left. Whatever remains then is for `full`.
 for round in 1 2; do for step in "${steps[@]}"; do

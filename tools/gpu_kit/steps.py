@@ -7,6 +7,7 @@ variables, listed in README.md. KIT_STEP_S, which `far_side.sh` sets, is how lon
 """
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -54,7 +55,7 @@ def main() -> None:
 
 def bench(engines: tuple[str, ...], precisions: tuple[str, ...] = ()) -> None:
     """Time engines with no server between; exits with `UNFINISHED` if time ran out. No `precisions` are all."""
-    budget = Budget((step_s() - RESERVE_S) / 60)
+    budget = Budget((float(os.environ.get("KIT_STEP_S", "180")) - RESERVE_S) / 60)
     batches = [int(word) for word in words("KIT_BATCHES", "1 8 32 128 512")]
     repeats = int(os.environ.get("KIT_REPEATS", "20"))
     measure_device(DEVICE, run_name(), engines, precisions, batches, repeats, budget)
@@ -69,8 +70,9 @@ def servers() -> None:
     with serving([("onnx", "fp32")]) as endpoints:
         for name in BACKENDS:
             folder = project_root() / "results" / run_name() / "load" / name
-            if any(folder.glob("*.json")):
-                continue
+            with contextlib.suppress(FileNotFoundError):
+                if json.loads((folder / "result.json").read_text())["status"] == 0:
+                    continue
             print(f"{name}: {seconds:.0f} s", flush=True)
             # Processes enough that the generator is not what is measured; it shares no gRPC requests among them.
             processes = 1 if "-grpc-" in name else decoders()
@@ -144,11 +146,6 @@ def run_name() -> str:
     """Return KIT_RUN, or the GPU's name as the name of a run."""
     name = os.environ.get("KIT_RUN") or gpu_name() or f"kit-{DEVICE}"
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def step_s() -> float:
-    """Return how many seconds this step may take."""
-    return float(os.environ.get("KIT_STEP_S", "180"))
 
 
 def words(variable: str, default: str) -> list[str]:

@@ -108,7 +108,7 @@ def test_a_notebook_decides_over_the_address_and_says_what_it_cannot_have_there(
     assert waited and float(waited[1]) >= 9, row.answer
     figure(float(waited[1]) <= 20, row.answer)
     text = (elsewhere / "results" / "far" / "notebooks" / "03_set_up_triton.ipynb").read_text()
-    assert "is another machine: its model repository cannot be written from here" in text
+    assert "the model repository of another machine cannot be written from here" in text
     assert not (elsewhere / "build" / "endpoints-far.yaml").exists()  # no servers were started here
 
 

@@ -157,7 +157,7 @@ def test_states_say_who_answers_and_what_they_serve(tiny_triton, random_service)
         ("triton-onnx-fp32-http-fp32", random_service.url),
     ]
     service, http, grpc, silent, wrong = probe_servers(wanted)
-    assert service.answers and service.model == "ViT-B-32" and service.is_random and not service.is_fit
+    assert service.answers and service.model == "ViT-B-32" and service.is_random and not service.fits_grouping
     assert len(service.digest) == 64
     assert http.answers and grpc.answers and http.digest == grpc.digest == "tiny"
     assert not silent.answers and SILENT in silent.problem

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from photodup.bench import Columns
@@ -19,6 +19,9 @@ from photodup.core.errors import PhotodupError
 from photodup.core.settings import header_text, variable
 from photodup.embedding.wire.http import AnswerError, read_json_answer
 from photodup.embedding.wire.kserve import about_model, grpc_channel
+
+if TYPE_CHECKING:
+    import grpc
 
 PROTOCOLS = ("multipart", "base64", "openai", "kserve-http", "kserve-grpc", "post")
 _USUAL_PATH = {"multipart": "/embed", "base64": "/embed/base64", "openai": "/v1/embeddings"}
@@ -51,7 +54,7 @@ class Security:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return context
 
-    def grpc_credentials(self) -> Any:
+    def grpc_credentials(self) -> "grpc.ChannelCredentials":
         """Return what a gRPC channel over TLS is made with; raises as `context` does."""
         import grpc
 
@@ -121,7 +124,7 @@ class Target:
             secrets=[text for text in texts if len(text) > 4],  # shorter ones are parts of any sentence
         )
 
-    def channel(self, **options: Any) -> Any:
+    def channel(self) -> "grpc.Channel":
         """Return a gRPC channel with a TCP connection of its own.
 
         Raises:
@@ -129,7 +132,7 @@ class Target:
         """
         host = next((text for name, text in self.security.headers.items() if name.lower() == "host"), "")
         credentials = self.security.grpc_credentials() if self.is_tls else None
-        return grpc_channel(self.base, credentials, host, **options)
+        return grpc_channel(self.base, credentials, host)
 
     @property
     def metadata(self) -> list[tuple[str, str]]:

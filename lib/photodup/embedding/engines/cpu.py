@@ -5,12 +5,13 @@ takes the cores of the client, the decoder and other servers.
 """
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import PIL
 
 if TYPE_CHECKING:
     import onnxruntime
+    import openvino
 
 _SPINNING = "session.intra_op.allow_spinning"
 # The float layers of an INT8 file stay FP32, so that the accuracy check judges one change, not two.
@@ -45,7 +46,7 @@ def describe_onnx(session: "onnxruntime.InferenceSession") -> dict[str, str]:
     }
 
 
-def describe_openvino(compiled: Any) -> dict[str, str]:
+def describe_openvino(compiled: "openvino.CompiledModel") -> dict[str, str]:
     """Return a compiled model's actual settings; OpenVINO's threads (oneTBB) have no switch for spinning."""
     import openvino
 

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from photodup.embedding.engines.onnx_runtime import file_sha256
 from photodup.embedding.engines.pytorch import TorchModel
 from photodup.embedding.engines.weights import quiet_tools
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD, normalize
+
+if TYPE_CHECKING:
+    import torch
 
 VARIANTS = ("fp32", "uint8", "fp16")
 # LayerNormalization needs 17. The pinned exporter writes IR 10, which needs ONNX Runtime 1.18 (Triton 24.05).
@@ -258,7 +261,7 @@ def _cast_first(graph: Any) -> None:
     graph.sort()
 
 
-def trace(graph: Any, example: Any) -> Any:
+def trace(graph: "torch.nn.Module", example: "torch.Tensor") -> Any:
     """Return a network from `image` to `embedding`, with a free batch size, as an ONNX program.
 
     Args:

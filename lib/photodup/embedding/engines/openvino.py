@@ -3,7 +3,7 @@
 import functools
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from photodup.embedding.engines.cpu import HINTS, describe_openvino, openvino_se
 from photodup.embedding.engines.model import check_processor
 from photodup.embedding.engines.onnx_runtime import ExportedModel, existing, input_dtype, no_encoder
 from photodup.embedding.imaging import IMAGE_SIZE
+
+if TYPE_CHECKING:
+    import openvino
 
 NOTES = "photodup"  # key in an IR's rt_info for quantise.py's notes
 
@@ -57,7 +60,7 @@ class OpenVinoModel(ExportedModel):
         return describe_openvino(self._compiled)
 
 
-def compile_graph(path: Path, cache: str, sizes: str) -> Any:
+def compile_graph(path: Path, cache: str, sizes: str) -> "openvino.CompiledModel":
     """Return an export compiled for this processor in FP32, to time it alone.
 
     Args:
@@ -74,7 +77,7 @@ def compile_graph(path: Path, cache: str, sizes: str) -> Any:
     return _core().compile_model(network, "CPU", options)
 
 
-def read_metadata(network: Any) -> dict[str, str]:
+def read_metadata(network: "openvino.Model") -> dict[str, str]:
     """Return an ONNX file's metadata, and the notes that `quantise.py` wrote into an IR."""
     notes: dict[str, str] = {}
     for place in ("framework", NOTES):
@@ -84,7 +87,7 @@ def read_metadata(network: Any) -> dict[str, str]:
     return notes
 
 
-def read_network(path: Path) -> Any:
+def read_network(path: Path) -> "openvino.Model":
     """Read an ONNX file or an IR.
 
     Raises:

@@ -6,13 +6,17 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from photodup.core.errors import PhotodupError
 from photodup.core.names import escaped
 from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
+
+if TYPE_CHECKING:
+    import open_clip
 
 # Name of an exported encoder that states none, so that it gets no other model's thresholds.
 UNNAMED = "unnamed-encoder"
@@ -30,7 +34,7 @@ def load_visual(name: str, pretrained: str) -> Any:
     return clip.visual
 
 
-def load_clip(name: str, pretrained: str) -> Any:
+def load_clip(name: str, pretrained: str) -> "open_clip.CLIP":
     """Return the whole open_clip model with its weights, as `load_visual` does."""
     return random_clip(name, pretrained) if is_random(pretrained) else _pretrained_clip(name, pretrained)
 
@@ -40,7 +44,7 @@ def is_random(pretrained: str) -> bool:
     return pretrained.startswith("random:")
 
 
-def import_open_clip() -> Any:
+def import_open_clip() -> ModuleType:
     """Import open_clip, also where torchvision does not match the PyTorch build.
 
     A CUDA build of torchvision fails on import beside a CPU build of PyTorch, because its operator `nms` is not
@@ -66,7 +70,7 @@ def import_open_clip() -> Any:
     return open_clip
 
 
-def random_clip(name: str, pretrained: str) -> Any:
+def random_clip(name: str, pretrained: str) -> "open_clip.CLIP":
     """Return the whole open_clip model with the seeded weights of `random:SEED`."""
     import torch
 

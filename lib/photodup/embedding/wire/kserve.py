@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from photodup.core.addresses import is_loopback
 from photodup.core.errors import PhotodupError
 from photodup.core.extras import import_extra
 from photodup.embedding.wire.http import Answer, AnswerError, HttpRequest, answer_reader, read_json_answer
+
+if TYPE_CHECKING:
+    import grpc
+    from tritonclient.grpc import service_pb2
 
 Config = Mapping[str, Any]  # of a model
 LARGEST_MESSAGE = 2**31 - 1  # bytes, of gRPC
@@ -143,7 +147,7 @@ class KserveGrpc:
     batched: bool = True
     version: str = ""
 
-    def encode(self, tensors: Mapping[str, np.ndarray]) -> Any:
+    def encode(self, tensors: Mapping[str, np.ndarray]) -> "service_pb2.ModelInferRequest":
         """Return a ModelInferRequest."""
         from tritonclient.grpc import service_pb2
 
@@ -155,7 +159,7 @@ class KserveGrpc:
         return request
 
     @answer_reader("The answer")
-    def decode(self, answer: Any) -> np.ndarray:
+    def decode(self, answer: "service_pb2.ModelInferResponse") -> np.ndarray:
         """Read a ModelInferResponse."""
         _check_version(self.version, answer.model_version)
         output = answer.outputs[0]
@@ -170,7 +174,9 @@ def _check_version(version: str, actual: str | None) -> None:
         raise AnswerError(f"The server answered with version {actual} of the model, not {version}.")
 
 
-def grpc_channel(address: str, credentials: Any = None, host: str = "") -> Any:
+def grpc_channel(
+    address: str, credentials: "grpc.ChannelCredentials | None" = None, host: str = ""
+) -> "grpc.Channel":
     """Return a channel with its own TCP connection; `host` overrides the server's name."""
     import_extra("tritonclient.grpc")
     import grpc
@@ -188,14 +194,16 @@ def grpc_channel(address: str, credentials: Any = None, host: str = "") -> Any:
     return grpc.insecure_channel(address, options=options)
 
 
-def infer_call(channel: Any) -> Any:
+def infer_call(channel: "grpc.Channel") -> "grpc.UnaryUnaryMultiCallable":
     """Return a callable from ModelInferRequest to ModelInferResponse over a channel."""
     from tritonclient.grpc import service_pb2_grpc
 
     return service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
 
 
-def about_model(channel: Any, kind: str, model: str, version: str = "", **options: object) -> dict[str, Any]:
+def about_model(
+    channel: "grpc.Channel", kind: str, model: str, version: str = "", **options: object
+) -> dict[str, Any]:
     """Return a model's `ModelMetadata`, `ModelConfig` or `ModelStatistics` over gRPC, in the form of HTTP's JSON.
 
     Raises:

@@ -58,7 +58,7 @@ class ServerState:
     problem: str = ""
 
     @property
-    def is_fit(self) -> bool:
+    def fits_grouping(self) -> bool:
         """Whether grouping may use its embeddings: the server names trained weights and computes in FP32."""
         is_trained = self.answers and self.digest is not None and self.is_random is False
         return is_trained and self.precision == "fp32"
@@ -145,11 +145,13 @@ def _auto(url: str | None, digests: Collection[str], endpoints: Mapping[str, str
     if weights := environment().model_pretrained:
         return ChosenEncoder(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
     states = probe_servers(known_backends(endpoints))
-    fit = sorted((s for s in states if s.is_fit), key=lambda state: not is_among(state.digest, digests))
+    fit = sorted(
+        (s for s in states if s.fits_grouping), key=lambda state: not is_among(state.digest, digests)
+    )
     if fit:
         same = ", the model of this library's embeddings" if is_among(fit[0].digest, digests) else ""
         return ChosenEncoder(fit[0].name, fit[0].url, "remote", f"it answers and serves {fit[0].model}{same}")
-    reduced = [s for s in states if s.answers and s.is_random is False and s.digest and not s.is_fit]
+    reduced = [s for s in states if s.answers and s.is_random is False and s.digest and not s.fits_grouping]
     silent = "no server has trained weights" if any(s.answers for s in states) else "no server answers"
     if reduced:
         silent = f"{reduced[0].name} computes in {reduced[0].precision}"

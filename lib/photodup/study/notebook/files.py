@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
@@ -15,6 +15,9 @@ from photodup.bench.record.json_files import read_json, read_json_text, reading
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
 from photodup.core.paths import project_root
+
+if TYPE_CHECKING:
+    import nbformat
 
 Parameters = dict[str, object]
 
@@ -76,7 +79,7 @@ def write_study(directory: Path, outcomes: Iterable[NotebookOutcome]) -> None:
     write_atomically(directory / "study.json", text + b"\n", within=directory.parent)
 
 
-def read_notebook(path: Path) -> Any:
+def read_notebook(path: Path) -> nbformat.NotebookNode:
     """Read and validate a notebook, which may come from a stranger.
 
     Raises:

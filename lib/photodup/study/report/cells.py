@@ -13,12 +13,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from photodup.core.pages import render_page
 from photodup.core.paths import project_root
 from photodup.study.notebook.files import read_notebook
 from photodup.study.notebook.opening import alternative, is_png, is_tagged, with_headings, write_opening
+
+if TYPE_CHECKING:
+    import nbformat
 
 _TAGS = frozenset(
     """a abbr b blockquote br caption code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre s small
@@ -59,7 +62,7 @@ def render_notebook(notebook: Path, run: str) -> str:
     )
 
 
-def render_cells(cells: Iterable[Any]) -> list[Cell]:
+def render_cells(cells: Iterable[nbformat.NotebookNode]) -> list[Cell]:
     """Return notebook cells as HTML with the pictures that prose links to; empty code cells and raw cells are left out."""
     from markupsafe import Markup
 

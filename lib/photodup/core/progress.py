@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 EVERY_S = 15.0
 
@@ -30,7 +33,9 @@ def unseen() -> AbstractContextManager[None]:
     return watched_by(lambda desc, n_done, total: None)
 
 
-def bar(items: Iterable | None = None, *, total: int, desc: str, unit: str, disable: bool = False) -> Any:
+def bar(
+    items: Iterable | None = None, *, total: int, desc: str, unit: str, disable: bool = False
+) -> "Loop | tqdm":
     """Wrap `items` so that iterating over them shows progress on stderr.
 
     Args:

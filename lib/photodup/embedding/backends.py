@@ -7,10 +7,11 @@ the code passes `Backend` objects.
 
 import re
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from photodup.core.errors import PhotodupError
 
+Engine = TypeVar("Engine")  # a name, or what a table holds where there is none
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 
 
@@ -183,7 +184,7 @@ def parse_backend(name: str | Backend) -> Backend:
     raise PhotodupError(f"{name!r} names no backend: use {_PATTERN}.")
 
 
-def engine_family(engine: Any) -> Any:
+def engine_family(engine: Engine) -> Engine | str:
     """Return `emulated` for an emulated GPU, and other engines unchanged: charts colour by it."""
     return "emulated" if isinstance(engine, str) and _EMULATED.fullmatch(engine) else engine
 

@@ -1,7 +1,6 @@
 """A Pillow plugin for camera RAW, developed by LibRaw (extra `photos-more`). Importing this module registers it."""
 
 import io
-from typing import Any
 
 import rawpy
 from PIL import Image, ImageFile
@@ -44,7 +43,7 @@ class RawImage(ImageFile.ImageFile):
         """Return the camera's EXIF without the orientation, since the pixels are upright."""
         return self._about
 
-    def load(self) -> Any:
+    def load(self) -> "Image.core.PixelAccess | None":
         """Develop it with the camera's white balance."""
         if self._raw is not None:
             with self._raw as raw:

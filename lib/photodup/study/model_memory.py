@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.usage import usage
@@ -47,7 +47,7 @@ def start_alone(name: str) -> dict[str, float]:
     with ExitStack() as stack:
 
         def start_server() -> None:
-            client = adapter(backend, stack.enter_context(servers).backends[name])
+            client: Any = adapter(backend, stack.enter_context(servers).backends[name])
             requests.append(partial(client.open().request, client.prepare(payload_photos(1))))
 
         columns = cold_start(start_server, lambda: requests[0]())
@@ -104,7 +104,7 @@ def memory_by_model(
         for name in backends:
             backend = parse_backend(name)
             row: dict[str, float | str] = {"backend": name, **memory(page, "before", is_falling=True)}
-            client = adapter(backend, run.address_of(backend))
+            client: Any = adapter(backend, run.address_of(backend))
             with closing(client.open()) as connection:
                 row |= cold_start(
                     partial(load_triton_model, grpc_url, backend.triton_model),

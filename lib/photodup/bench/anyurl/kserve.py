@@ -13,6 +13,7 @@ import numpy as np
 
 from photodup.bench.anyurl.payloads import MOST_BYTES, Payloads
 from photodup.bench.anyurl.target import Target
+from photodup.bench.backends.server_adapters import Item
 from photodup.core.errors import PhotodupError
 from photodup.embedding.wire.kserve import ServedModel, Tensor, datatype, dtype, model_of, params_of, steps_of
 
@@ -161,7 +162,7 @@ class TensorMaker:
                 f"{self.model.name} takes {most_items} item{'s' * (most_items > 1)} a request at most: lower --batch."
             )
 
-    def tensors(self, items: Sequence[Any]) -> dict[str, np.ndarray]:
+    def tensors(self, items: Sequence[Item]) -> dict[str, np.ndarray]:
         """Return name → array of one request."""
         return {
             tensor.name: self._inputs[tensor.name]
@@ -170,7 +171,7 @@ class TensorMaker:
             for tensor in self.model.inputs
         }
 
-    def _make(self, tensor: Tensor, items: Sequence[Any]) -> np.ndarray:
+    def _make(self, tensor: Tensor, items: Sequence[Item]) -> np.ndarray:
         # a server may claim any size
         if math.prod(tensor.dims) > MOST_BYTES // 8 or len(tensor.dims) > 16:
             raise PhotodupError(

@@ -107,7 +107,9 @@ def request_rows(url: str, measured: Sequence[MeasuredLoad]) -> Table:
     }
 
 
-def result_facts(target_columns: Sequence[Mapping[str, Any]], description: str, payload: str) -> Columns:
+def result_facts(
+    target_columns: Sequence[Mapping[str, str | None]], description: str, payload: str
+) -> Columns:
     """Return the facts with which every result begins: targets, load, time, and the client's machine."""
     client = {"system": platform.platform(), "python": platform.python_version(), "cores": available_cores()}
     return {

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from photodup.bench import Columns
 from photodup.bench.backends.http_connection import MOST_METADATA_BYTES, HttpConnection, HttpError
 from photodup.core.addresses import http_address, is_loopback, masked
 from photodup.core.errors import PhotodupError
@@ -36,7 +35,7 @@ class Security:
     verify: bool = True
     ca: Path | None = None
     certificate: Path | None = None
-    key: Path | None = None
+    private_key_file: Path | None = None
 
     def context(self) -> ssl.SSLContext:
         """Return what a TLS connection is made with.
@@ -47,7 +46,7 @@ class Security:
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.certificate:
-                context.load_cert_chain(self.certificate, self.key)
+                context.load_cert_chain(self.certificate, self.private_key_file)
         except (OSError, ssl.SSLError) as error:
             raise PhotodupError(f"The certificate files cannot be used: {error}.") from None
         if not self.verify:
@@ -61,7 +60,8 @@ class Security:
         if not self.verify:
             raise PhotodupError("gRPC always checks the server's certificate: name its authority with --ca.")
         try:
-            parts = [path.read_bytes() if path else None for path in (self.ca, self.key, self.certificate)]
+            files = self.ca, self.private_key_file, self.certificate
+            parts = [path.read_bytes() if path else None for path in files]
         except OSError as error:
             raise PhotodupError(f"A certificate file cannot be read: {error}.") from None
         return grpc.ssl_channel_credentials(*parts)
@@ -184,7 +184,7 @@ class Target:
                     return None
                 raise unreachable(self.base, Exception(f"gRPC {code}: {details}")) from None
 
-    def columns(self) -> Columns:
+    def columns(self) -> dict[str, str | None]:
         """Return the target as columns of a result; no header and no key."""
         return {"url": self.name, "protocol": self.protocol, "model": self.model or None}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from photodup.bench import Columns
 from photodup.bench.backends import server_adapters
-from photodup.bench.backends.server_adapters import GrpcAdapter, GrpcClient, HttpAdapter, HttpClient
+from photodup.bench.backends.server_adapters import GrpcAdapter, GrpcClient, HttpAdapter, HttpClient, Item
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.imaging import normalize
@@ -48,10 +48,10 @@ class LocalAdapter:
     def open(self) -> Self:
         return self
 
-    def request(self, prepared: Any) -> np.ndarray:
+    def request(self, prepared: np.ndarray) -> np.ndarray:
         return self._model.embed(prepared)
 
-    def decode(self, answer: Any) -> np.ndarray:
+    def decode(self, answer: np.ndarray) -> np.ndarray:
         return answer
 
     def close(self) -> None:
@@ -87,10 +87,11 @@ def adapter(backend: str | Backend, url: str | None = None, **options: Any) -> A
     return server_adapters.triton(requested, url, **options)
 
 
-def answers_to(under_test: Adapter, items: Sequence[Any]) -> list[np.ndarray]:
+def answers_to(under_test: Adapter, items: Sequence[Item]) -> list[np.ndarray]:
     """Return the answer to each item [dim], requested one at a time."""
-    with contextlib.closing(under_test.open()) as connection:
-        return [connection.decode(connection.request(under_test.prepare([item])))[0] for item in items]
+    client: Any = under_test  # what one kind prepares, only its own connection takes
+    with contextlib.closing(client.open()) as connection:
+        return [connection.decode(connection.request(client.prepare([item])))[0] for item in items]
 
 
 def lowest_cosine(a: np.ndarray, b: np.ndarray) -> float:

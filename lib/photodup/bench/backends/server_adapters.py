@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,11 @@ from photodup.embedding.wire import wires
 from photodup.embedding.wire.http import Answer, AnswerError, Base64Json, HttpProtocol, Multipart, OpenAi
 from photodup.embedding.wire.kserve import KserveGrpc, KserveHttp, grpc_channel, infer_call
 
+if TYPE_CHECKING:
+    import grpc
+    from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
+
+Item = bytes | str | int  # of a request: an encoded image or a file, a text, or the seed of an array
 CHANNELS = ("per-worker", "shared")
 
 
@@ -30,10 +35,10 @@ class HttpAdapter:
         headers: beside the protocol's own.
     """
 
-    backend: Any
+    backend: Backend | str
     protocol: HttpProtocol
     connection: Callable[[], HttpConnection]
-    columns: Mapping[str, Any]
+    columns: Mapping[str, str | None]
     to_input: Callable[[Sequence[Any]], Any] = list
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     method: str = "POST"
@@ -56,7 +61,7 @@ class HttpAdapter:
         path, headers, body = self.protocol.encode(self.to_input(items))
         return self._heads.head(self.method, path, len(body), {**headers, **self.headers}), body
 
-    def payload_bytes(self, prepared: Any) -> int:
+    def payload_bytes(self, prepared: tuple[bytes, bytes]) -> int:
         return len(prepared[1])
 
     def open(self) -> "HttpClient":
@@ -84,9 +89,9 @@ class HttpClient:
     """The client of one of a load's workers: its own connection, and how an answer is read."""
 
     connection: HttpConnection
-    decode: Callable[[Any], np.ndarray]
+    decode: Callable[[Answer], np.ndarray]
 
-    def request(self, prepared: Any) -> Answer:
+    def request(self, prepared: tuple[bytes, bytes]) -> Answer:
         """Send a prepared request and return the answer's headers and body."""
         return self.connection.request(*prepared)
 
@@ -108,10 +113,10 @@ class GrpcAdapter:
     The others are as in `HttpAdapter`.
     """
 
-    backend: Any
+    backend: Backend | str
     protocol: KserveGrpc
-    connection: Callable[..., Any]
-    columns: Mapping[str, Any]
+    connection: Callable[[], "grpc.Channel"]
+    columns: Mapping[str, str | None]
     to_input: Callable[[Sequence[Any]], Any] = dict
     channel: str = "per-worker"
     timeout_s: float = 60.0
@@ -121,15 +126,15 @@ class GrpcAdapter:
         if self.channel not in CHANNELS:
             raise PhotodupError(f"channel {self.channel!r} is not one of {', '.join(CHANNELS)}.")
         self.can_reconnect = self.channel == "per-worker"
-        self.shared: Any = None
+        self.shared: grpc.Channel | None = None
 
     def describe(self) -> Columns:
         return {**self.columns, "channel": self.channel}
 
-    def prepare(self, items: Sequence[object]) -> Any:
+    def prepare(self, items: Sequence[object]) -> "ModelInferRequest":
         return self.protocol.encode(self.to_input(items))
 
-    def payload_bytes(self, prepared: Any) -> int:
+    def payload_bytes(self, prepared: "ModelInferRequest") -> int:
         return prepared.ByteSize()
 
     def open(self) -> "GrpcClient":
@@ -151,10 +156,10 @@ class GrpcClient:
 
     def __init__(self, adapter: GrpcAdapter) -> None:
         self._adapter, self.decode = adapter, adapter.protocol.decode
-        self._own: Any = None
-        self._call: Any = None
+        self._own: grpc.Channel | None = None
+        self._call: grpc.UnaryUnaryMultiCallable | None = None
 
-    def request(self, prepared: Any) -> Any:
+    def request(self, prepared: "ModelInferRequest") -> "ModelInferResponse":
         if self._call is None:
             channel = self._adapter.shared
             if channel is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from photodup.bench.backends.server_adapters import Item
 from photodup.core.errors import PhotodupError
 
 MOST_TIMES = 10
@@ -65,7 +66,7 @@ ARRIVALS: dict[str, Arrivals] = {
 """Name → function of the rate per second, the horizon in seconds and a seed: times in seconds, ascending, from 0."""
 
 
-def draw_requests(photos: Sequence[bytes], batch: int, seed: int = 0) -> list[tuple[bytes, ...]]:
+def draw_requests(photos: Sequence[Item], batch: int, seed: int = 0) -> list[tuple[Item, ...]]:
     """Return the fixed set of requests of a run: each of up to 256 photographs is used, none twice in a row."""
     shuffled = random.Random(seed).sample(list(photos), len(photos))
     count = max(8, min(64, 256 // batch), -(-min(len(photos), 256) // batch))

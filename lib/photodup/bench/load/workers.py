@@ -9,7 +9,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +69,8 @@ class Window:
     fatal_error: BaseException | None = None  # of this program; ends the window
     observer: Observer | None = None
     longest_pause_s: float = 0.5  # of a worker whose requests fail
-    request_numbers: Any = field(default_factory=itertools.count)  # next() of a count is atomic in CPython
+    # next() of a count is atomic in CPython
+    request_numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def is_prepared(self) -> bool:

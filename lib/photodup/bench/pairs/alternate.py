@@ -23,7 +23,8 @@ import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from photodup.bench import Columns
-from photodup.bench.backends.adapters import Adapter
+from photodup.bench.backends.adapters import Adapter, Connection
+from photodup.bench.backends.server_adapters import Item
 from photodup.bench.load.plan import draw_requests
 from photodup.bench.load.window import short_collections
 from photodup.bench.load.workers import COLUMNS, Window, clock, run_worker
@@ -189,8 +190,8 @@ class LiveSide:
 
     adapter: Adapter
     cpu_s: Callable[[], float] | None = None
-    items: Sequence[Any] = ()
-    connections: list[Any] = field(default_factory=list)
+    items: Sequence[Item] = ()
+    connections: list[Connection] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     n_failed: int = 0
     last_error: str = ""
@@ -246,7 +247,7 @@ class _Block(Window):
     counted: int = 0
     rows: list[tuple[float, ...]] = field(default_factory=list)
     n_failed_in_a_row: int = 0
-    lock: Any = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, samples: list[tuple[float, ...]], row: tuple[float, ...]) -> None:
         with self.lock:

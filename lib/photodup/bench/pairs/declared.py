@@ -58,8 +58,8 @@ class Side:
     name: str
     label: str
     backend: Backend
-    options: tuple[tuple[str, Any], ...] = ()
-    settings: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, int], ...] = ()
     server: PeerServer | None = None
 
     @property

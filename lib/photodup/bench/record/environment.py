@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -24,7 +23,9 @@ PACKAGES = (
 SOURCES = ("lib", "model_repository", "pyproject.toml", "constraints.txt")
 
 
-def describe(model: Mapping[str, Any] | None = None, servers: Mapping[str, Any] | None = None) -> Columns:
+def describe(
+    model: Mapping[str, str | None] | None = None, servers: Mapping[str, str | float | None] | None = None
+) -> Columns:
     """Describe this machine and its software.
 
     Args:

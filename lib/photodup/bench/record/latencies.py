@@ -20,12 +20,12 @@ import io
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import ArrayLike
 
 from photodup.bench import Columns
 from photodup.bench.record.json_files import MOST_BYTES, reading
@@ -35,7 +35,7 @@ NAME = "latencies.parquet"
 PART = ".latencies.parquet"
 
 
-def write_part(path: Path, raw: Mapping[str, Any]) -> None:
+def write_part(path: Path, raw: Mapping[str, ArrayLike]) -> None:
     """Keep the arrays of the record at `path` (name → 1-d numbers) in a small file beside it."""
     part, run = path.with_name(path.stem + PART), path.parent.parent
     write_atomically(part, _bytes(_table(path.stem, raw)), within=run.parent, fsync=True)
@@ -97,7 +97,7 @@ def compact(run: Path) -> int:
     return len(parts)
 
 
-def _table(record: str, raw: Mapping[str, Any]) -> pa.Table:
+def _table(record: str, raw: Mapping[str, ArrayLike]) -> pa.Table:
     """One row a value; arrays of unlike lengths are filled up with nulls."""
     arrays = {name: np.asarray(values, np.float32).ravel() for name, values in raw.items()}
     n = max(map(len, arrays.values()), default=0)

@@ -70,8 +70,8 @@ class RunStore:
         *,
         create: bool = True,
         measure: bool = True,
-        model: Mapping[str, Any] | None = None,
-        servers: Mapping[str, Any] | None = None,
+        model: Mapping[str, str | None] | None = None,
+        servers: Mapping[str, str | float | None] | None = None,
     ) -> None:
         self.directory = Path(directory)
         self.records_dir = self.directory / "records"

@@ -156,7 +156,7 @@ def is_intact(path: Path) -> bool:
         return False
 
 
-def verify_export(path: Path, model: ImageModel, variant: str) -> dict[str, Any]:
+def verify_export(path: Path, model: ImageModel, variant: str) -> dict[str, float | list[int]]:
     """Compare an ONNX file with PyTorch on the same batches of 1, 3 and 8 images.
 
     Returns:
@@ -225,7 +225,7 @@ def _export_one(model: TorchModel, variant: str, path: Path) -> None:
         ) from error
 
 
-def _trace(model: TorchModel, variant: str) -> Any:
+def _trace(model: TorchModel, variant: str) -> "torch.onnx.ONNXProgram":
     import torch
 
     dtype = {"fp16": torch.float16, "uint8": torch.uint8}.get(variant, torch.float32)
@@ -261,7 +261,7 @@ def _cast_first(graph: Any) -> None:
     graph.sort()
 
 
-def trace(graph: "torch.nn.Module", example: "torch.Tensor") -> Any:
+def trace(graph: "torch.nn.Module", example: "torch.Tensor") -> "torch.onnx.ONNXProgram":
     """Return a network from `image` to `embedding`, with a free batch size, as an ONNX program.
 
     Args:
@@ -274,7 +274,7 @@ def trace(graph: "torch.nn.Module", example: "torch.Tensor") -> Any:
     torch.backends.mha.set_fastpath_enabled(False)  # fused attention has no ONNX form
     try:
         with quiet_tools():  # the exporter gives advice
-            return torch.onnx.export(
+            program = torch.onnx.export(
                 graph.eval(),
                 (example,),
                 dynamo=True,
@@ -287,6 +287,8 @@ def trace(graph: "torch.nn.Module", example: "torch.Tensor") -> Any:
             )
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
+    assert program is not None  # with dynamo=True it never is
+    return program
 
 
 def _wire(pixels: np.ndarray, variant: str) -> tuple[np.ndarray, np.ndarray]:

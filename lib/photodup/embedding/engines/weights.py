@@ -17,12 +17,13 @@ from photodup.embedding.imaging import IMAGE_SIZE, MEAN, STD
 
 if TYPE_CHECKING:
     import open_clip
+    import torch
 
 # Name of an exported encoder that states none, so that it gets no other model's thresholds.
 UNNAMED = "unnamed-encoder"
 
 
-def load_visual(name: str, pretrained: str) -> Any:
+def load_visual(name: str, pretrained: str) -> "torch.nn.Module":
     """Return open_clip's image tower with its weights, float32, on the CPU; the text tower is dropped.
 
     Raises:
@@ -83,7 +84,7 @@ def random_clip(name: str, pretrained: str) -> "open_clip.CLIP":
         return _create(name, None, load_weights=False)
 
 
-def _pretrained_clip(name: str, pretrained: str) -> Any:
+def _pretrained_clip(name: str, pretrained: str) -> "open_clip.CLIP":
     looks_like_path = os.sep in pretrained or pretrained.endswith((".pt", ".bin", ".safetensors"))
     if looks_like_path and not Path(pretrained).is_file():
         raise PhotodupError(

@@ -1,18 +1,17 @@
 """Which photo of a group to keep, by ordered rules, with the reason in words."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cmp_to_key
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 from photodup.core.names import printable
 from photodup.photos.groups.names import PLACES, format_rank, place
 from photodup.photos.library import inventory
 from photodup.photos.library.catalogue import Photo
-from photodup.photos.library.metadata import KINDS, in_words, lost_in_words, missing_kinds
+from photodup.photos.library.metadata import KINDS, Description, in_words, lost_in_words, missing_kinds
 from photodup.photos.library.settings import DEFAULT_RULES
 from photodup.photos.library.sidecars import FILM_SUFFIXES, RAW_SUFFIXES, Sidecars
 
@@ -66,7 +65,7 @@ class KeepRules:
         self.folders = tuple(Path(folder) for folder in folders)
         self._protected: tuple[str, ...] = ()
         self._beside = beside
-        self._described: dict[int, Mapping[str, Any]] = {}
+        self._described: dict[int, Description] = {}
 
     def preferring(self, protected: Sequence[str]) -> "KeepRules":
         """Return these rules with one more behind those of the picture: keep the photo that lies in one of these folders."""
@@ -79,7 +78,7 @@ class KeepRules:
     def _has_raw(self, photo: Photo) -> bool:
         return any(path.suffix.lower() in RAW_SUFFIXES for path in self._beside.along(photo.path))
 
-    def described(self, photo: Photo) -> Mapping[str, Any]:
+    def described(self, photo: Photo) -> Description:
         """Return the metadata of a photo and its sidecars, by kind."""
         if photo.id not in self._described:
             self._described[photo.id] = self._beside.describe(photo)

@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 from PIL import Image
@@ -160,7 +160,7 @@ def _as_drafted(decoded: Image.Image, width: int, height: int) -> Image.Image:
     return decoded.reduce(factor) if factor > 1 else decoded
 
 
-def pack_facts(data: bytes, *, look: dict[str, Any] | None = None) -> bytes:
+def pack_facts(data: bytes, *, look: dict[str, int | None] | None = None) -> bytes:
     """Run `read_facts_and_look` in a worker of a `decode_pool`: return the facts in a line, then the pixels."""
     facts, pixels = read_facts_and_look(data, Look(**look) if look else None)
     line = json.dumps(asdict(facts) | {"greys": facts.greys.hex()})

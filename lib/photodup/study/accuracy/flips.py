@@ -69,7 +69,7 @@ class AccuracyCheck:
     verdict: str
     sentence: str
     decisions: dict[str, Decisions]
-    figures: dict[str, Any]
+    figures: dict[str, float]
     photographs: int
     pictures: int
     source: str

@@ -82,7 +82,7 @@ class SideAddress:
 
     backend: Backend
     url: str | None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, str | None] = field(default_factory=dict)
     pids: tuple[int, ...] = ()
 
     def live(self) -> LiveSide:

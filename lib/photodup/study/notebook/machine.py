@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -80,7 +79,7 @@ class Machine(BaseModel):
         return "cpu" if self.cpu and not self.gpus else None
 
 
-def this_machine(model: Mapping[str, Any] | None = None) -> Machine:
+def this_machine(model: Mapping[str, str | None] | None = None) -> Machine:
     """Return this machine; `model` as `environment.describe` takes it."""
     return Machine.model_validate(environment.describe(model))
 

@@ -63,11 +63,11 @@ class FigureSpec:
     backend: str
     load: Load
     label: str = ""
-    setting: Callable[[], AbstractContextManager[Any]] | None = None
+    setting: Callable[[], AbstractContextManager[object]] | None = None
     link: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, float] = field(default_factory=dict)
+    columns: Mapping[str, str | float] = field(default_factory=dict)
     tolerates_errors: bool = False
     is_checked: bool = True
     plan: WindowPlan | None = None

@@ -333,7 +333,7 @@ def was_measured_elsewhere(run: Run) -> bool:
     return any(getattr(recorded, name) != getattr(here, name) for name in names)
 
 
-def _machine_now(endpoints: Endpoints, model: Mapping[str, Any] | None = None) -> Machine:
+def _machine_now(endpoints: Endpoints, model: Mapping[str, str | None] | None = None) -> Machine:
     return this_machine(model).model_copy(update={"servers": servers_of(endpoints)})
 
 

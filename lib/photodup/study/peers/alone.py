@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -110,7 +111,8 @@ def overloaded(server: LiveServer, rate: float) -> Columns:
 def single_ms(server: LiveServer, count: int) -> list[float]:
     """Return the latency of `count` requests, one after the other, ms."""
     times_ms = []
-    with contextlib.closing(server.adapter()) as client, contextlib.closing(client.open()) as connection:
+    client: Any = server.adapter()
+    with contextlib.closing(client), contextlib.closing(client.open()) as connection:
         for photo in payloads().items[:count]:
             request = client.prepare([photo])
             began = time.perf_counter()

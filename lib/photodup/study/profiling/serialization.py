@@ -12,9 +12,9 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from photodup.embedding.imaging import decode, encode, normalize, to_jpeg
 from photodup.embedding.wire.kserve import KserveHttp
@@ -81,7 +81,7 @@ def wire_forms() -> dict[str, ImageForm]:
     return {form.name: form for form in forms}
 
 
-def cpu_ms(action: Callable[[], Any], *, min_s: float = 0.2) -> dict[str, float]:
+def cpu_ms(action: Callable[[], object], *, min_s: float = 0.2) -> dict[str, float]:
     """Repeat `action` and return the median `cpu_ms` (this process, all threads), `wall_ms` and `n`.
 
     One call before them is not counted. Calls shorter than a clock's step are looped inside one measurement.
@@ -101,7 +101,7 @@ def cpu_ms(action: Callable[[], Any], *, min_s: float = 0.2) -> dict[str, float]
     return {"cpu_ms": float(np.median(cpu)), "wall_ms": float(np.median(wall)), "n": len(cpu) * loops}
 
 
-def peak_mb(action: Callable[[], Any]) -> float:
+def peak_mb(action: Callable[[], object]) -> float:
     """Return the peak memory of one call above what was held before, in MB (10⁶ bytes).
 
     Sees Python objects and NumPy arrays (`tracemalloc`), not what a C library such as libjpeg takes for itself.
@@ -119,9 +119,7 @@ def _jpeg_encoder(quality: int) -> Callable[[np.ndarray], bytes]:
     return lambda pixels: to_jpeg(_picture(pixels), quality)
 
 
-def _picture(pixels: np.ndarray) -> Any:
-    from PIL import Image
-
+def _picture(pixels: np.ndarray) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
 

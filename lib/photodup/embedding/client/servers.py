@@ -1,6 +1,6 @@
 """Clients of the FastAPI service and of Triton: a server's description, and embeddings with retries."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -76,7 +76,7 @@ class FastApiServer:
                 return Remote(max_images=8)  # a service like the published one, which has no /info
             raise self._http.explain(response, FASTAPI) from None
 
-    def infer(self, images: Any) -> np.ndarray:
+    def infer(self, images: Sequence[bytes]) -> np.ndarray:
         response = self._http.post(self._protocol.encode(images))
         if response.status_code == 400:
             raise bad_image(response)
@@ -94,7 +94,7 @@ class FastApiServer:
         except AnswerError:
             raise self._http.explain(response, FASTAPI) from None
 
-    def _halves(self, images: list[bytes]) -> np.ndarray:
+    def _halves(self, images: Sequence[bytes]) -> np.ndarray:
         middle = len(images) // 2
         first = self.infer(images[:middle])
         with counted_from(middle):
@@ -114,8 +114,8 @@ class _Triton:
         except PhotodupError as error:  # a ServerError, so that mode `auto` embeds on this machine
             raise ServerError(str(error)) from None
 
-    def _tensors(self, images: Any) -> dict[str, np.ndarray]:
-        return wires.named(wires.encoded_tensor(images) if self._wire == "jpeg" else images)
+    def _tensors(self, images: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
+        return wires.named(images if isinstance(images, np.ndarray) else wires.encoded_tensor(images))
 
     def _read(self, metadata: Mapping[str, Any], config_of: Callable[[str], Mapping[str, Any]]) -> Remote:
         config = config_of(self.model)
@@ -179,7 +179,7 @@ class TritonOverHttp(_Triton):
         response = self._http.call("GET", f"/v2/models/{model}/config")
         return read_json_answer(response.content) if response.status_code == 200 else {}
 
-    def infer(self, images: Any) -> np.ndarray:
+    def infer(self, images: Sequence[bytes] | np.ndarray) -> np.ndarray:
         response = self._http.post(self._protocol.encode(self._tensors(images)))
         if response.status_code == 400 and self._wire == "jpeg":
             raise bad_image(response)
@@ -212,7 +212,7 @@ class TritonOverGrpc(_Triton):
     def _about(self, kind: str, model: str, seconds: float) -> Mapping[str, Any]:
         return self._retried(lambda: kserve.about_model(self._channel, kind, model, timeout=seconds))
 
-    def infer(self, images: Any) -> np.ndarray:
+    def infer(self, images: Sequence[bytes] | np.ndarray) -> np.ndarray:
         request = self._protocol.encode(self._tensors(images))
         answer = self._retried(lambda: self._call(request, timeout=self._patience.request_s))
         try:

@@ -6,7 +6,7 @@ from photodup.core.errors import PhotodupError
 from photodup.core.settings import environment
 from photodup.embedding.backends import parse_backend
 from photodup.embedding.client.http import Patience
-from photodup.embedding.client.servers import server_client
+from photodup.embedding.client.servers import TritonOverGrpc, address_for_grpc
 from photodup.embedding.engines.onnx_runtime import ExportedModel
 from photodup.embedding.engines.weights import is_random
 from photodup.embedding.wire import wires
@@ -34,7 +34,8 @@ class TritonModel(ExportedModel):
             raise PhotodupError(
                 f"ENGINE=triton sends pixels by gRPC, and {backend} does not: use {DEFAULT_BACKEND} (INFERENCE_BACKEND)."
             )
-        self._wire, self._server = backend.wire, server_client(None, backend, Patience())
+        self._wire = backend.wire
+        self._server = TritonOverGrpc(address_for_grpc(None), backend, Patience())
         self._remote = self._server.describe()
         self.name, self.pretrained = self._remote.name or "", self._remote.pretrained or "unknown"
         self.dim, self.is_random = self._remote.dim or 0, is_random(self.pretrained)

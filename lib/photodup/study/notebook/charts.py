@@ -54,7 +54,7 @@ def use_style() -> None:
     import pandas as pd
 
     pd.set_option("display.notebook_repr_html", False)
-    if (shell := running_shell()) and shell.display_formatter:
+    if shell := running_shell():
         formatters = shell.display_formatter.formatters
         formatters["text/markdown"].for_type(pd.DataFrame, as_markdown)
         formatters["text/plain"].for_type(pd.DataFrame, lambda table, text, _: text.text(as_markdown(table)))
@@ -105,7 +105,7 @@ def finding(figure: Figure, text: str) -> Figure:
     """Write over a figure what it shows, in one sentence; return it. A panel's title says what was measured."""
     lines = textwrap.fill(text, int(9.6 * figure.get_figwidth()))
     figure.suptitle(lines, x=0.01, ha="left", fontweight="bold")
-    if (shell := running_shell()) and shell.display_formatter:
+    if shell := running_shell():
         formatter = shell.display_formatter.formatters["image/png"]
         draw = formatter.type_printers.get(type(figure))
         if draw and getattr(draw, "func", None) is not _with_alternative:

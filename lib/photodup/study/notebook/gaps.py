@@ -10,12 +10,9 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from photodup.core.errors import PhotodupError
-
-if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
 
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _INNER = (*_NAMED, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -65,7 +62,7 @@ def refuse_undeclared_parameters() -> None:
         )
 
 
-def running_shell() -> InteractiveShell | None:
+def running_shell() -> Any:
     """Return the IPython shell that runs this program, or None outside a notebook."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython else None

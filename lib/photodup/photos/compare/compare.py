@@ -34,8 +34,7 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
     size, exact = whole_size(member)
     for tile in tiles(keeper, member, transform, view) if size != member.image.size else ():
         if len(boxes := differing_boxes(tile)):
-            reason = "looks different in a small place"
-            return (Difference.located(reason, boxes, tile, transform, sizes),)
+            return (Difference.located("looks different in a small place", boxes, tile, transform, sizes),)
     if has_edge(keeper.rgb, maps.rescaled(transform, 1, exact), size):
         return (Difference("the file to keep has an edge where this one ends, as a frame or a collage has"),)
     doubt = _doubt(keeper, member, placement, whole, view)
@@ -48,25 +47,24 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, whole: View, 
     `whole` and `view` are the first and the last of `compared_views`: all of the member, and a part at full size.
     """
     member_rms, copy_rms, _ = view.rms_differences
-    scale, softness = placement.scale, view.softness
     # Our copy predicts what compression did to the member: it was saved from the keeper.
     is_foretold = view.explained >= LIMITS.explained and member_rms >= 0.7 * copy_rms > 0.1
-    is_one_size = 1 - LIMITS.same_size < scale < 1 + LIMITS.same_size
+    is_one_size = 1 - LIMITS.same_size < placement.scale < 1 + LIMITS.same_size
     may_show = not is_one_size or keeper.saving.step < LIMITS.finer_step * member.saving.step
-    explained_back = 0.0
-    if is_foretold and is_one_size and keeper.saving.tables and member.saving.tables:
+    back = None
+    if is_one_size and keeper.saving.tables and (member.saving.tables or not is_foretold):
         # A file saved again with finer steps and its original predict each other; the original predicts better.
-        explained_back = next(compared_views(member, keeper, maps.inverse(placement.transform))).explained
-        if explained_back >= max(whole.explained, LIMITS.explained):
+        *_, back = compared_views(member, keeper, maps.inverse(placement.transform))
+        if back.explained >= max(whole.explained, LIMITS.explained):
             return "the file to keep was made from it"
     # `rounding` is high by chance where one's steps are twice the other's; then the member must also predict the keeper.
-    may_be_chance = is_foretold and is_one_size and explained_back < LIMITS.explained
-    is_asked = may_show and not may_be_chance and bool(member.saving.tables)
+    may_be_chance = is_foretold and is_one_size and (back is None or back.explained < LIMITS.explained)
+    is_asked = member.saving.tables and may_show and not may_be_chance
     if is_asked and rounding(view.keeper, member.saving) > LIMITS.rounding:
         return "the file to keep was made from it"
     if is_foretold:
         return ""
-    if scale > 1 + LIMITS.same_size:
+    if placement.scale > 1 + LIMITS.same_size:
         return "has more pixels"
     # Averaging a keeper that was enlarged by doubling pixels also returns the member's exact pixels.
     may_be_doubled = not is_one_size and view.resampling in (Image.Resampling.BOX, None)
@@ -84,21 +82,20 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, whole: View, 
     # Only for formats that our copy cannot simulate: a JPEG saved from the keeper would have been predicted above.
     is_known = bool(member.saving.tables) or member.saving.is_lossless
     if keeper.saving.tables and not is_known:
-        back, _ = laid(member.rgb, maps.inverse(placement.transform), keeper.image.size)
-        if rounding(back, keeper.saving) > LIMITS.rounding:
+        onto, _ = laid(member.rgb, maps.inverse(placement.transform), keeper.image.size)
+        if rounding(onto, keeper.saving) > LIMITS.rounding:
             return ""
-    if softness > LIMITS.softer:
+    if view.softness > LIMITS.softer:
         return "is a little softer: the file to keep may have been sharpened"
     own_loss = view.own_loss(keeper.saving)
     share = placement.share_shown(keeper.image.size, member.image.size)
     if share < LIMITS.less_shown and own_loss < LIMITS.as_lossy * copy_rms:
         return ""  # a crop: the keeper cannot be made from it, and it is not better saved
-    if view.is_sibling(keeper.saving) and not softness:
+    if back and not view.softness and view.is_sibling(keeper.saving, back):
         return ""
     # Other lossy formats cannot be simulated: such a member may go if it lost more than the keeper and has no detail of its
     # own.
     has_lost_more = member_rms >= LIMITS.more_lost * own_loss
     has_own_detail = member_rms > LIMITS.own_detail_greys and view.own_detail > LIMITS.own_detail
-    if not is_known and member.saving.format != "WEBP" and has_lost_more and not has_own_detail:
-        return ""
-    return "which of the two is the original is not seen"
+    is_lesser = not is_known and member.saving.format != "WEBP" and has_lost_more and not has_own_detail
+    return "" if is_lesser else "which of the two is the original is not seen"

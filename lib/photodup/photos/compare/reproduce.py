@@ -1,6 +1,7 @@
 """Make "our copy" of a keeper: aligned with the member, and blurred and compressed as strongly as the member was."""
 
 import io
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +24,7 @@ CELL = 16  # side of a cell, pixels: two of a JPEG's blocks
 WHOLE, WINDOW = 1024, 512
 _BLURS = np.geomspace(0.3, 12, 13).tolist()  # standard deviations, pixels
 _OCTAVES = 5  # in which softness is looked for
-_QUALITIES = (*range(95, 55, -5), *range(50, 0, -10))
+_QUALITIES, _WEBP = (*range(95, 55, -5), *range(50, 0, -10)), range(101)
 _AS_SHARP = 0.97  # contrast from which a picture counts as sharp
 _MEASURABLE = 0.3  # least contrast that can be measured
 _MOST_LOST = 600.0  # squares of greys: no compression loses as much in most cells
@@ -106,21 +107,23 @@ class View:
         loss = lost(grey(off_grid), grey(as_saved))
         return float(np.sqrt(loss[loss <= np.quantile(loss, 0.9)].mean())) if loss.size else 0.0
 
-    def is_sibling(self, of_keeper: Saving) -> bool:
+    def is_sibling(self, of_keeper: Saving, back: "View") -> bool:
         """Return whether both files were saved from one picture, the keeper with finer steps.
 
         The member then differs from our copy no more than a file that was made by saving the keeper twice.
+
+        Args:
+            back: our copy of the member, saved as the keeper.
         """
         if not self.saving or not of_keeper.tables or of_keeper.step > LIMITS.finer_step * self.saving.step:
             return False
         half = BLOCK // 2
-        padded = np.pad(self.keeper, ((half, 0), (half, 0), (0, 0)), "edge")
-        again = np.ascontiguousarray(saved(padded, of_keeper)[half:, half:])
-        rms, _, residual_rms = self.rms_differences
-        rms_through, _, residual_through = replace(self, member=saved(again, self.saving)).rms_differences
+        again = saved(np.pad(self.keeper, ((half, 0), (half, 0), (0, 0)), "edge"), of_keeper)[half:, half:]
+        twice = saved(np.ascontiguousarray(again), self.saving)
         # If the files are closer than two savings of one picture, one was made from the other.
-        is_near = residual_rms < LIMITS.sibling * residual_through
-        return is_near and rms > LIMITS.two_savings * rms_through
+        is_near = self.rms_differences[2] < LIMITS.sibling * replace(self, member=twice).rms_differences[2]
+        _, copy_rms, residual_rms = back.rms_differences
+        return is_near and residual_rms > LIMITS.not_made_from * copy_rms
 
 
 def cells(values: np.ndarray, side: int = CELL) -> np.ndarray:
@@ -358,11 +361,19 @@ def _as_strong(
     if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
     twice, least = copy, 0.5 * member_loss
-    form, least_loss = "WEBP" if saving.format == "WEBP" else "JPEG", 0.6 * member_loss
-    if loss(greys, compressed(keeper, form, quality=_QUALITIES[-1])) < least_loss:
+    if saving.format == "WEBP":  # one encoder writes nearly all: with its quality it writes this member again
+
+        def webp(quality: int) -> np.ndarray:
+            return compressed(keeper, "WEBP", quality=quality)
+
+        nearest = bisect_left(_WEBP, -member_loss, key=lambda quality: -loss(greys, webp(quality)))
+        around = _WEBP[max(0, nearest - 2) : nearest + 2]  # the loss is not quite monotonic
+        return min(map(webp, around), key=lambda again: loss(greys_of_member, again)), False
+    least_loss = 0.6 * member_loss
+    if loss(greys, compressed(keeper, "JPEG", quality=_QUALITIES[-1])) < least_loss:
         return copy, is_exact  # no quality loses as much
     for quality in _QUALITIES:
-        again = compressed(keeper, form, quality=quality)  # JPEG imitates other formats, too
+        again = compressed(keeper, "JPEG", quality=quality)  # it imitates other formats, too
         stronger = loss(greys, again)
         if stronger > (1.5 if is_exact else 1.2) * member_loss:
             break

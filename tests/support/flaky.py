@@ -36,6 +36,8 @@ class Flaky:
                     connection.sendall(b"HTTP/1.1 503 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                 return
         with socket.create_connection((self.target[0], int(self.target[1]))) as onward:
+            for each in (connection, onward):  # what passes is not held back
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             onward.sendall(data)
             threading.Thread(target=self._pump, args=(onward, connection), daemon=True).start()
             self._pump(connection, onward)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 KIND = "figure"
+START_S = 1.0  # of a window; its ramp takes up to as long again as the window
 N_PHOTOS = 32
 # What a server can do: its rate under this load.
 CAPACITY, CAPACITY_PLAN = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0)
@@ -105,13 +106,14 @@ def measure_figures(
         "failed" or "missing") and `because`, a sentence where a window could not be measured.
     """
     plan = plan or WindowPlan()
-    if _may_measure(run, specs, plan, visits):
+    if windows_s := _ready_windows_s(run, specs, plan, visits):
+        run.announce(f"{len(windows_s)} windows", sum(windows_s))
         _measure(run, specs, plan, visits)
     return as_table(_row(run, spec, plan, visits) for spec in specs)
 
 
-def _may_measure(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> bool:
-    """Return whether windows are missing that can be measured here now; where they cannot, a sentence was printed."""
+def _ready_windows_s(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> list[float]:
+    """Return about how long each missing window takes; nothing, after a sentence, where none can be measured here now."""
     missing = [
         spec
         for spec in specs
@@ -120,7 +122,8 @@ def _may_measure(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits
         if not run.store.has(spec.key, config=spec.config_of(plan, visit))
     ]
     asks_servers = any(not parse_backend(spec.backend).is_local for spec in missing)
-    return bool(missing) and ready_to_measure(run, asks_servers=asks_servers) is not None
+    is_ready = missing and ready_to_measure(run, asks_servers=asks_servers)
+    return [2 * (spec.plan or plan).seconds + START_S for spec in missing] if is_ready else []
 
 
 def _measure(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> None:

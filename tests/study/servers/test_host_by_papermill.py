@@ -167,6 +167,8 @@ def test_a_notebook_ends_at_once_where_nothing_answers(checkout, stem, strict):
         answer = next(c for c in notebook.cells if "answer" in c.metadata.get("tags", []))
         assert "Not measured: Nothing answers" in answer.outputs[0].text
         assert f"Not measured: Nothing answers: FastAPI ({HOST}:" in printed(notebook)
+        outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+        assert not any("image/png" in output.get("data", {}) for output in outputs), "no figure is half drawn"
     assert not (checkout / "results" / f"{HOST}-{dead['http']}").exists()
 
 

@@ -36,8 +36,6 @@ class Flaky:
                     connection.sendall(b"HTTP/1.1 503 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                 return
         with socket.create_connection((self.target[0], int(self.target[1]))) as onward:
-            for each in (connection, onward):  # what passes is not held back
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             onward.sendall(data)
             threading.Thread(target=self._pump, args=(onward, connection), daemon=True).start()
             self._pump(connection, onward)
@@ -45,6 +43,7 @@ class Flaky:
     @staticmethod
     def _pump(source: socket.socket, sink: socket.socket) -> None:
         try:
+            sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what passes is not held back
             while data := source.recv(1 << 16):
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)

@@ -167,8 +167,7 @@ def test_a_notebook_ends_at_once_where_nothing_answers(checkout, stem, strict):
         answer = next(c for c in notebook.cells if "answer" in c.metadata.get("tags", []))
         assert "Not measured: Nothing answers" in answer.outputs[0].text
         assert f"Not measured: Nothing answers: FastAPI ({HOST}:" in printed(notebook)
-        outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-        assert not any("image/png" in output.get("data", {}) for output in outputs), "no figure is half drawn"
+        assert "<Figure" not in printed(notebook), "none is half drawn"
     assert not (checkout / "results" / f"{HOST}-{dead['http']}").exists()
 
 
@@ -217,8 +216,7 @@ def test_the_readme_line_measures_and_answers_with_every_notebook(checkout, publ
         assert {"PyTorch FP32 in FastAPI", "ONNX Runtime FP32 in Triton"} <= {*cost}
         assert all(float(usd) > 0 for usd in cost.values())
     if path.stem.startswith("07"):
-        (million,) = re.findall(r"^\| 4 \|.*\| ([\d.]+) \|$", text, re.M)
-        assert float(million) > 0
+        assert float(re.search(r"^\| 4 \|.*\| ([\d.]+) \|$", text, re.M)[1]) > 0
     if path.stem[:2] not in ASK_NO_SERVER[2:]:  # these record nothing
         servers = json.loads((checkout / "results" / published / "environment.json").read_text())["servers"]
         assert (servers["gpu"], servers["gpus"], servers["price_per_hour_usd"]) == ("RTX 4080", 4, 0.85)

@@ -73,9 +73,8 @@ def plan_of(visit_s: float) -> VisitPlan:
 
 
 def _measure(run: Run, pairs: Sequence[Pair], amount: Amount) -> None:
-    if not (visits := missing_visits(run, pairs, amount)):
-        return
-    run.announce(f"{len(visits)} visits", sum(amount.visit_s(pair) for _, pair in visits))
-    with run.store:
-        measure_comparisons(run, pairs, amount)
-        write_outcomes(run)
+    if visits := missing_visits(run, pairs, amount):
+        run.announce(f"{len(visits)} visits", sum(amount.visit_s(pair) for _, pair in visits))
+        with run.store:
+            measure_comparisons(run, pairs, amount)
+            write_outcomes(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -117,10 +118,8 @@ def _ready_windows_s(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, vi
     """Return about how long each missing window takes; nothing, after a sentence, where none can be measured here now."""
     missing = [
         spec
-        for spec in specs
-        if not _obstacle(run, spec)
-        for visit in range(1, visits + 1)
-        if not run.store.has(spec.key, config=spec.config_of(plan, visit))
+        for spec, visit in itertools.product(specs, range(1, visits + 1))
+        if not (_obstacle(run, spec) or run.store.has(spec.key, config=spec.config_of(plan, visit)))
     ]
     asks_servers = any(not parse_backend(spec.backend).is_local for spec in missing)
     is_ready = missing and ready_to_measure(run, asks_servers=asks_servers)
@@ -129,9 +128,8 @@ def _ready_windows_s(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, vi
 
 def _window_s(load: Load, plan: WindowPlan) -> float:
     """Return about how long a window and its ramp take."""
-    answers = max(plan.min_answers, (RAMP_WAVES + 2) * load.wave)
-    length_s = (RAMP_TIMES if load.wave > 1 else 1) * plan.seconds
-    return START_S + max(length_s, answers * load.batch * IMAGE_S)
+    images = max(plan.min_answers, (RAMP_WAVES + 2) * load.wave) * load.batch
+    return START_S + max(min(RAMP_TIMES, load.wave) * plan.seconds, images * IMAGE_S)
 
 
 def _measure(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> None:

@@ -43,6 +43,7 @@ class Flaky:
     @staticmethod
     def _pump(source: socket.socket, sink: socket.socket) -> None:
         try:
+            sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what passes is not held back
             while data := source.recv(1 << 16):
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)

@@ -73,15 +73,8 @@ def plan_of(visit_s: float) -> VisitPlan:
 
 
 def _measure(run: Run, pairs: Sequence[Pair], amount: Amount) -> None:
-    if not (visits := missing_visits(run, pairs, amount)):
-        return
-    minutes = sum(amount.visit_s(pair) for _, pair in visits) / 60
-    price = run.endpoints.price_per_hour_usd
-    cost = f" and {minutes / 60 * price:.2f} USD" if price else ""
-    print(
-        f"{len(visits)} visits are missing: about {minutes:.0f} minutes{cost}. After an interruption, run the cell again.",
-        flush=True,
-    )
-    with run.store:
-        measure_comparisons(run, pairs, amount)
-        write_outcomes(run)
+    if visits := missing_visits(run, pairs, amount):
+        run.announce(f"{len(visits)} visits", sum(amount.visit_s(pair) for _, pair in visits))
+        with run.store:
+            measure_comparisons(run, pairs, amount)
+            write_outcomes(run)

@@ -30,7 +30,7 @@ from photodup.embedding.engines.model import can_compute
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.control import temporary_config
 from photodup.serving.triton.copies import configure, model_copy
-from photodup.study.notebook.points import N_PHOTOS, check_answers
+from photodup.study.notebook.points import IMAGE_S, N_PHOTOS, check_answers
 from photodup.study.notebook.weights import payload_photos
 from photodup.study.peers.servers import ServerPair, absence
 
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 KIND = "visit"
 SERVED_BLOCK_S = 2.0  # of sides whose model is configured anew for each block
-# To estimate a visit's length: a server on two cores takes about so long for an image, and to start.
-IMAGE_S, READY_S = 0.02, 15.0
+READY_S = 15.0  # a server on two cores takes about so long to start
 
 
 @dataclass(frozen=True)

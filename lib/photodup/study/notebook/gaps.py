@@ -87,6 +87,8 @@ class _Gaps:
     ) -> None:
         if sentence := self._sentence(error):
             print(f"Not measured: {sentence}")
+            if pyplot := sys.modules.get("matplotlib.pyplot"):
+                pyplot.close("all")  # unfinished; a kernel shows it when the cell has ended
         else:
             shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
 
@@ -96,8 +98,6 @@ class _Gaps:
             for name in _set_by(ast.parse(execution.info.transformed_cell)):
                 self._sentences[name] = sentence
                 self._names.pop(name, None)
-            if pyplot := sys.modules.get("matplotlib.pyplot"):
-                pyplot.close("all")  # an unfinished figure says nothing
             execution.error_in_exec = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +17,7 @@ from photodup.bench import Columns
 from photodup.bench.backends import adapters
 from photodup.bench.link.emulate import LOOPBACK, PRESETS, Link, NetworkPath, emulated_path
 from photodup.bench.load import counters
-from photodup.bench.load.plan import WindowPlan
+from photodup.bench.load.plan import RAMP_TIMES, RAMP_WAVES, WindowPlan
 from photodup.bench.load.window import measure
 from photodup.bench.load.workers import Observer
 from photodup.bench.stats.figures import figures_of_windows
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 KIND = "figure"
+# To estimate a window's length with its ramp: it begins in so long, and a server on two cores takes so long for an image.
+START_S, IMAGE_S = 1.0, 0.02
 N_PHOTOS = 32
 # What a server can do: its rate under this load.
 CAPACITY, CAPACITY_PLAN = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0)
@@ -105,22 +108,28 @@ def measure_figures(
         "failed" or "missing") and `because`, a sentence where a window could not be measured.
     """
     plan = plan or WindowPlan()
-    if _may_measure(run, specs, plan, visits):
+    if windows_s := _ready_windows_s(run, specs, plan, visits):
+        run.announce(f"{len(windows_s)} windows", sum(windows_s))
         _measure(run, specs, plan, visits)
     return as_table(_row(run, spec, plan, visits) for spec in specs)
 
 
-def _may_measure(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> bool:
-    """Return whether windows are missing that can be measured here now; where they cannot, a sentence was printed."""
+def _ready_windows_s(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> list[float]:
+    """Return about how long each missing window takes; nothing, after a sentence, where none can be measured here now."""
     missing = [
         spec
-        for spec in specs
-        if not _obstacle(run, spec)
-        for visit in range(1, visits + 1)
-        if not run.store.has(spec.key, config=spec.config_of(plan, visit))
+        for spec, visit in itertools.product(specs, range(1, visits + 1))
+        if not (_obstacle(run, spec) or run.store.has(spec.key, config=spec.config_of(plan, visit)))
     ]
     asks_servers = any(not parse_backend(spec.backend).is_local for spec in missing)
-    return bool(missing) and ready_to_measure(run, asks_servers=asks_servers) is not None
+    is_ready = missing and ready_to_measure(run, asks_servers=asks_servers)
+    return [_window_s(spec.load, spec.plan or plan) for spec in missing] if is_ready else []
+
+
+def _window_s(load: Load, plan: WindowPlan) -> float:
+    """Return about how long a window and its ramp take."""
+    images = max(plan.min_answers, (RAMP_WAVES + 2) * load.wave) * load.batch
+    return START_S + max(min(RAMP_TIMES, load.wave) * plan.seconds, images * IMAGE_S)
 
 
 def _measure(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> None:

@@ -27,7 +27,7 @@ def test_the_rate_lies_between_the_last_step_kept_and_the_first_missed():
     for order in (steps, steps[::-1]):
         under = curve.rate_under(made(*order), "quick", bound_ms=200)
         assert (under.low, under.high) == (20, 30)
-        assert under.per_s == pytest.approx(math.sqrt(20 * 30)), (
+        assert under.offered_per_s == pytest.approx(math.sqrt(20 * 30)), (
             "half-way in the logarithms of latency and rate"
         )
 
@@ -35,7 +35,7 @@ def test_the_rate_lies_between_the_last_step_kept_and_the_first_missed():
 def test_refusals_and_too_few_answers_miss_a_bound_however_fast_the_rest_is():
     for step in ((20, 60, 0.4), (20, None, 0)):
         under = curve.rate_under(made((10, 50, 0), step), "quick", bound_ms=200)
-        assert (under.per_s, under.low, under.high) == (10, 10, 20)
+        assert (under.offered_per_s, under.low, under.high) == (10, 10, 20)
 
 
 def test_what_lies_above_a_step_that_missed_is_not_kept():
@@ -50,7 +50,7 @@ def test_what_lies_above_a_step_that_missed_is_not_kept():
 ])  # fmt: skip
 def test_a_curve_on_one_side_of_the_bound_gives_no_rate(steps, low, high):
     under = curve.rate_under(made(*steps), "quick", bound_ms=200)
-    assert under.per_s is None
+    assert under.offered_per_s is None
     assert under.low == pytest.approx(low, nan_ok=True) and under.high == pytest.approx(high, nan_ok=True)
 
 

@@ -323,7 +323,7 @@ def test_marking_all_that_can_be_written_leaves_what_goes_without_writing(librar
     assert session.carry_all() == 1 and coffee.remove == {small.id, tiny.id}
     assert coffee.bare == {small.id}
     (entry,) = session.transfers()[coffee.key].entries
-    assert entry.photo == tiny
+    assert entry.leaving == tiny
 
 
 def test_the_page_offers_shows_and_changes_it(library):

@@ -61,7 +61,7 @@ def compare_servers(
     """
     began, used = time.monotonic(), time.process_time()
     notes = notes_on_answers(first, second, spec.batch)
-    watcher.say("finding how long a turn takes")
+    watcher.say("finding how long a visit takes")
     sides = first, first, second
     least_s = visit_servers(sides, spec, SHORTEST, 0).seconds
     n_visits, plan = fit_visits(least_s, spec.seconds - (time.monotonic() - began), n_sides=len(sides))

@@ -35,9 +35,9 @@ def rounds(payload_bytes: int, initcwnd: int = INITCWND) -> int:
     """
     if initcwnd < 1:
         raise PhotodupError(f"A window of {initcwnd} segments carries nothing: use 1 or more.")
-    left, window, count = segments(payload_bytes), initcwnd, 0
-    while left > 0:
-        left, window, count = left - window, 2 * window, count + 1
+    segments_left, window, count = segments(payload_bytes), initcwnd, 0
+    while segments_left > 0:
+        segments_left, window, count = segments_left - window, 2 * window, count + 1
     return count
 
 
@@ -88,12 +88,12 @@ def predict_ms(
         return round_trips(payload_bytes, connection, initcwnd, restarts) * rtt_ms + sent_ms + server_ms
     if model != "pipe-limited":
         raise PhotodupError(f"No latency model {model!r}: choose {', '.join(MODELS)}.")
-    left = segments(payload_bytes)
-    window = initcwnd if is_new or (connection == "idle" and restarts) else left
+    segments_left = segments(payload_bytes)
+    window = initcwnd if is_new or (connection == "idle" and restarts) else segments_left
     total = rtt_ms if is_new else 0.0
-    while left > window:
+    while segments_left > window:
         flight_ms = serialisation_ms(window * MSS_BYTES, rate_mbit_s)
         if flight_ms >= rtt_ms:  # acknowledgements return before the flight is out
             break
-        total, left, window = total + rtt_ms, left - window, window * 2
-    return total + rtt_ms + serialisation_ms(left * MSS_BYTES, rate_mbit_s) + server_ms
+        total, segments_left, window = total + rtt_ms, segments_left - window, window * 2
+    return total + rtt_ms + serialisation_ms(segments_left * MSS_BYTES, rate_mbit_s) + server_ms

@@ -80,6 +80,8 @@ class Visit:
         alone: [n_sides] median latency (ms) of each side without the others; None where it was not measured.
         carried_over: [n_sides] the most processor time that a side's server used while another side was measured alone, as a
             share of that time; None where nobody can see it, or where the sides share their processes.
+        seed: of the order of turns and photographs.
+        seconds: how long all of it took, warm-up included.
         clock_jump_s: how far the wall clock and the monotonic clock drifted apart: a machine that slept.
         side, half, latency_ms: one entry for each counted answer; in each half of a palindrome each side has one block.
         at_s: when each answer came, seconds since the visit began; empty in older records.

@@ -35,10 +35,10 @@ NAME = "latencies.parquet"
 PART = ".latencies.parquet"
 
 
-def write_part(path: Path, raw: Mapping[str, ArrayLike]) -> None:
-    """Keep the arrays of the record at `path` (name → 1-d numbers) in a small file beside it."""
-    part, run = path.with_name(path.stem + PART), path.parent.parent
-    write_atomically(part, _bytes(_table(path.stem, raw)), within=run.parent, fsync=True)
+def write_part(record: Path, raw: Mapping[str, ArrayLike]) -> None:
+    """Keep the arrays of a record (name → 1-d numbers) in a small Parquet file beside it."""
+    part, run = record.with_name(record.stem + PART), record.parent.parent
+    write_atomically(part, _bytes(_table(record.stem, raw)), within=run.parent, fsync=True)
 
 
 def read_arrays(run: Path, record: str) -> dict[str, np.ndarray]:

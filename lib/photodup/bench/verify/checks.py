@@ -340,9 +340,9 @@ class _Verification:
         """Send hostile requests, and check after each that the server still embeds."""
         requests: dict[str, Callable[[], Reply]] = {"a tensor of another shape": self.server.ask_misshapen}
         if self.server.takes_files:
-            broken = pictures.broken()
-            requests = {name: partial(self.server.ask, [data]) for name, data in broken.items()}
-            mixed_files = [files[0], broken["half of a JPEG"], files[1]]
+            hostile = pictures.hostile()
+            requests = {name: partial(self.server.ask, [data]) for name, data in hostile.items()}
+            mixed_files = [files[0], hostile["half of a JPEG"], files[1]]
             if any(row.name == "batch" and row.verdict == RIGHT for row in self.rows):
                 requests["half of a JPEG amid a batch"] = partial(self.server.ask, mixed_files)
         for name, request in requests.items():

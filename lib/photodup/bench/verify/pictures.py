@@ -186,7 +186,7 @@ def _sizes() -> Iterable[PictureCheck]:
 
 
 @functools.cache
-def broken() -> dict[str, bytes]:
+def hostile() -> dict[str, bytes]:
     """Return files that no server may embed, or that are made to hurt it."""
     photo, dot = encoded(picture(60)), encoded(Image.new("L", (1, 1)), "PNG")
     huge = dot[:16] + (40_000).to_bytes(4, "big") * 2 + dot[24:29]

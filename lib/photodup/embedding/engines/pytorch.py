@@ -107,7 +107,7 @@ class TorchModel:
 
 
 def torch_device(device: str | None) -> str:
-    """Return the device, or the best available for None.
+    """Return the device; for None CUDA, else MPS, else the CPU.
 
     Raises:
         PhotodupError: PyTorch has no such device here.

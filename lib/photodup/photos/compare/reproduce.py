@@ -161,7 +161,7 @@ def lost(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def octaves(greys: np.ndarray, n: int) -> Octaves:
-    """Return octaves of detail, the finest first, each at half the size of the one before."""
+    """Return n octaves of detail of a picture float32[h, w], the finest first, each at half the size of the one before."""
     import cv2
 
     bands = []

@@ -208,7 +208,7 @@ class EmbeddedBatch:
 
 
 def embed_files(embedder: "Embedder", root: Path, chosen: Sequence[tuple[str, Path]]) -> EmbeddedBatch:
-    """Read files of a library, leave out what changed since the scan, embed the rest; nothing is written.
+    """Read one batch of files of a library, leave out what changed since the scan, embed the rest; nothing is written.
 
     Args:
         embedder: any backend.

@@ -94,7 +94,7 @@ _STORED = TypeAdapter(Inventory)
 
 
 def lost_parts(keeper: Inventory, member: Inventory) -> list[str]:
-    """Return sentences about values, parts and colours of a member that the keeper lacks."""
+    """Return sentences about values, parts and colours of a member that the keeper lacks; not about kinds of metadata."""
     is_one_exposure = all(member.kinds.get(kind) == keeper.kinds.get(kind) for kind in ("camera", "date"))
     words = {text for texts in (*keeper.kinds.values(), *keeper.values.values()) for text in _list(texts)}
     names = [name for digest, name in member.parts.items() if digest not in keeper.parts]

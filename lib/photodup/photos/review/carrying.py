@@ -26,13 +26,13 @@ class LeavingMetadata:
     """Metadata of a leaving photo that the keeper lacks, by kind, in words.
 
     Attributes:
-        photo: the leaving photo.
+        leaving: the photo that goes.
         written: values to write beside the keeper.
         conflicting: both values of kinds that differ: the one that stays and the one that goes.
         lost: kinds that are not written.
     """
 
-    photo: Photo
+    leaving: Photo
     written: Mapping[str, str]
     conflicting: Mapping[str, tuple[str, str]]
     lost: Description
@@ -53,7 +53,7 @@ class Transfer:
 
     def of(self, photo: Photo) -> LeavingMetadata | None:
         """Return the entry of a photo, or None."""
-        return next((entry for entry in self.entries if entry.photo.id == photo.id), None)
+        return next((entry for entry in self.entries if entry.leaving.id == photo.id), None)
 
 
 def plan_transfer(sidecars: Sidecars, keeper: Photo, leaving: Sequence[Photo]) -> Transfer | None:
@@ -97,7 +97,7 @@ def plan_transfer(sidecars: Sidecars, keeper: Photo, leaving: Sequence[Photo]) -
     home = printable(path.relative_to(root))
     note = None
     if data is not None:
-        sources = [entry.photo for entry in entries if entry.written]
+        sources = [entry.leaving for entry in entries if entry.written]
         reason = f"written from {', '.join(printable(photo.path) for photo in sources[:3])}"
         before = md5(sidecar) if sidecar is not None else None
         note = Note(path, before, data, frozenset(root / photo.path for photo in sources), reason)

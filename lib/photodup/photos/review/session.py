@@ -423,7 +423,7 @@ class ReviewSession:
             sidecars, chosen, n = Sidecars(self.root), [], 0
             for item in self.items.values():
                 transfer = plan_transfer(sidecars, item.group.keeper, self._held_back(item))
-                if transfer and (whole := {entry.photo.id for entry in transfer.entries if entry.is_whole}):
+                if transfer and (whole := {entry.leaving.id for entry in transfer.entries if entry.is_whole}):
                     marked = item.suggested if item.status == TODO else item.remove
                     chosen.append((item, marked | whole))
                     n += len(whole)

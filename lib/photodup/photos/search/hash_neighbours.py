@@ -87,9 +87,9 @@ def near_hashes(bits: np.ndarray, radius: int, new: np.ndarray | None = None, *,
             index.add(codes[begin : begin + block])
             rows = oriented[searched[begin : begin + block]].view(np.uint8).reshape(-1, 8)
             limits, distances, matches = index.range_search(rows, radius - nearer + 1)
-            here = np.repeat(np.arange(begin, begin + len(rows)), np.diff(limits).astype(np.int64))
-            before = matches < here  # each pair once, and no row with itself
-            a, b = searched[matches[before]], searched[here[before]]
+            queries = np.repeat(np.arange(begin, begin + len(rows)), np.diff(limits).astype(np.int64))
+            before = matches < queries  # each pair once, and no row with itself
+            a, b = searched[matches[before]], searched[queries[before]]
             parts.append(nearest_hashes(Pairs.of(a, b, _similarity(distances[before] + nearer))))
     pairs = nearest_hashes(parts[0].joined_with(*parts[1:]))
     return Pairs.of(order[pairs.first], order[pairs.second], pairs.similarity, f"within {radius} bits")

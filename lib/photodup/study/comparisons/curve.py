@@ -67,12 +67,12 @@ class RateUnderBound(NamedTuple):
     """The highest arrival rate at which a side keeps a bound, read from a curve.
 
     Attributes:
-        per_s: interpolated between the two steps around it, the lower one where requests were refused at the upper; None
-            where no step kept the bound, or none missed it.
+        offered_per_s: interpolated between the two steps around it, the lower one where requests were refused at the upper;
+            None where no step kept the bound, or none missed it.
         low, high: the highest step below which all kept the bound, and the lowest that missed it; NaN where there is none.
     """
 
-    per_s: float | None
+    offered_per_s: float | None
     low: float
     high: float
 
@@ -91,5 +91,5 @@ def rate_under(curve: pd.DataFrame, side: str, *, bound_ms: float) -> RateUnderB
     if math.isinf(above):
         return RateUnderBound(low, low, high)
     # The latency of a queue grows like a power of the rate near its capacity: a line in the logarithms.
-    per_s = math.exp(np.interp(math.log(bound_ms), np.log([below, above]), np.log([low, high])))
-    return RateUnderBound(per_s, low, high)
+    offered_per_s = math.exp(np.interp(math.log(bound_ms), np.log([below, above]), np.log([low, high])))
+    return RateUnderBound(offered_per_s, low, high)

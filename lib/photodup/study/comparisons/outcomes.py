@@ -59,10 +59,21 @@ class Comparisons:
         return brief(self[name])
 
     def sentences(self) -> list[str]:
-        """Return one sentence for each comparison that the run planned, in the order declared, and one for the others."""
+        """Return one sentence for each comparison that the run planned, in the order declared, and one for the others.
+
+        Each begins with its load; links that cannot be emulated have one sentence.
+        """
         planned = [o for o in self.outcomes.values() if o.reason != NOT_PLANNED]
-        # Links that cannot be emulated have one sentence.
-        sentences = list(dict.fromkeys(map(sentence, planned)))
+        declared = {pair.load_name: pair for pair in self.pairs}
+
+        def load_of(outcome: Outcome) -> str:
+            pair = declared[outcome.comparison.load]
+            return (
+                f"{pair.load.concurrency} in flight{pair.link and f' over {pair.link}'}: "
+                * outcome.is_measured
+            )
+
+        sentences = list(dict.fromkeys(load_of(o) + sentence(o) for o in planned))
         if n_left_out := len(self.outcomes) - len(planned):
             sentences.append(f"This run leaves out {n_left_out} of {len(self.outcomes)} comparisons.")
         return sentences

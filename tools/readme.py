@@ -121,9 +121,8 @@ def decision_table() -> Iterator[str]:
     machine = read_machine(run.directory)
     yield (
         f"\nMeasured on {machine}, weights `{machine.model.pretrained}`. Prices assume {price:.2f} USD an hour and eight "
-        "requests in flight, the client on the same cores. Intervals are 95%, wider (up to 98.75%) where a notebook's "
-        "comparisons are corrected together ([how](docs/benchmarking.md#how-a-comparison-is-judged)); *exploratory*: not "
-        "corrected."
+        "requests in flight, the client on the same cores. Intervals are 95%, wider where "
+        "[corrected together](docs/benchmarking.md#how-a-comparison-is-judged); *exploratory*: not corrected."
     )
     gpu = read_run(folder_of(GPU_RUN))
     machine, on_gpu = read_machine(gpu.directory), read_comparisons(gpu)

@@ -48,15 +48,13 @@ def facts() -> dict[str, str]:
             for program, counts in finders.items()
         },
         r"(\d+ of \d+) suggestions (?:is|are|was|were) wrong": f"{last['n_wrong']} of {last['n_suggested']}",
-        r"in the draw before,? (\d+ of \d+)": f"{first['n_wrong']} of {first['n_suggested']}",
+        r"(?:in the draw before,?|an earlier draw:) (\d+ of \d+)": f"{first['n_wrong']} of {first['n_suggested']}",
         r"\b(6\d\d) KB": f"{fp32_bytes / 1000:.0f}",
         r"\b(60\d[, ]?\d{3}) bytes": f"{fp32_bytes:,}",
         r"\b(15[0-2]) KB": f"{fp32_bytes / 4000:.0f}",
         r"`us-east` has (\d+ ms and \d+ Mbit/s)": f"{US_EAST.rtt_ms:g} ms and {US_EAST.rate_mbit_s:g} Mbit/s",
         r"waits up to (\d+ ms) \(`BATCH_DELAY_MS`\)": f"{ServiceSettings.model_fields['batch_delay_ms'].default:g} ms",
-        r"([\d.]+) ?% of the\s+simulated sets are in error": answer_of(
-            "14", r"more than 2 ?% in ([\d.]+) ?%"
-        ),
+        r"([\d.]+) ?% of the\s+simulated families": answer_of("14", r"planted, ([\d.]+) ?% of families"),
     }
 
 

@@ -239,6 +239,14 @@ def test_a_webp_is_reproduced_and_its_source_stays(quality):
     assert reasons(saved(copy.image, quality=95), copy), "a JPEG made of a WebP"
 
 
+@pytest.mark.parametrize("form", ["HEIF", "AVIF", "WEBP"])
+def test_no_original_goes_for_the_jpeg_that_was_made_of_it(form):
+    source = saved(original("rocket").image, form, quality=85)
+    assert reasons(saved(source.image, quality=75), source) and reasons(
+        saved(source.image, quality=92), source
+    )
+
+
 @pytest.mark.parametrize("larger", ["bicubic", "sharpened", "smoothed", "doubled"])
 def test_no_source_goes_for_its_enlargement(larger):
     import cv2

@@ -202,6 +202,13 @@ def test_of_two_exposures_from_a_tripod_none_goes(sigma, quality):
         assert "its fine grain is not that of the file to keep" in reasons(first, second)
 
 
+@pytest.mark.parametrize("quality", [85, 70])
+def test_of_two_exposures_with_hardly_any_grain_none_goes(quality):
+    image = photo("coffee").resize((480, 320), Image.Resampling.LANCZOS)
+    first, second = saved(noisy(image, 0.5, 1), quality=97), saved(noisy(image, 0.5, 2), quality=quality)
+    assert reasons(first, second) and reasons(second, first)
+
+
 @pytest.mark.parametrize("form", ["WEBP", "AVIF", "HEIF"])
 @pytest.mark.parametrize("sigma", [3, 6])
 def test_of_two_exposures_none_goes_in_whatever_format_one_is_saved(form, sigma):

@@ -82,7 +82,8 @@ class Limits:
     # Ratio of mean quantization steps below which one file's are finer.
     finer_step: float = 0.8
     # Difference of member and our copy, relative to that of a file made by saving the keeper twice. Two files saved from one
-    # picture have 0.66 to 1.07 (mostly below 0.93), two exposures with grain of 1 grey 1.01 and more.
+    # picture have 0.5 to 1.07 (mostly below 0.93), two exposures with grain of 1 grey mostly 1.01 and more, with half a grey
+    # or strongly compressed 0.81 and more.
     sibling: float = 0.95
     # Difference of the keeper and a copy of the member saved as the keeper, relative to what that saving changes. Two files
     # saved from one picture have mostly 1.33 to 6.6; a file saved from the member 0, by way of another JPEG 0.8 to 1.15.

@@ -7,3 +7,6 @@ from typing import Any
 
 Columns = dict[str, Any]
 """A measurement, or a row of a table: name with unit → what JSON holds."""
+
+Item = bytes | str | int
+"""What a request carries: an encoded image or another file, a text, or the seed of an array."""

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from photodup.core.errors import PhotodupError
 
-Engine = TypeVar("Engine")  # a name, or what a table holds where there is none
+Engine = TypeVar("Engine")  # an engine's name; None or NaN where a table has none
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from photodup.bench import Item
 from photodup.bench.anyurl.payloads import MOST_BYTES, Payloads
 from photodup.bench.anyurl.target import Target
-from photodup.bench.backends.server_adapters import Item
 from photodup.core.errors import PhotodupError
 from photodup.embedding.wire.kserve import ServedModel, Tensor, datatype, dtype, model_of, params_of, steps_of
 

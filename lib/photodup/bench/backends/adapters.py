@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from photodup.bench import Columns
+from photodup.bench import Columns, Item
 from photodup.bench.backends import server_adapters
-from photodup.bench.backends.server_adapters import GrpcAdapter, GrpcClient, HttpAdapter, HttpClient, Item
+from photodup.bench.backends.server_adapters import GrpcAdapter, GrpcClient, HttpAdapter, HttpClient
 from photodup.core.errors import PhotodupError
 from photodup.embedding.backends import Backend, parse_backend
 from photodup.embedding.imaging import normalize

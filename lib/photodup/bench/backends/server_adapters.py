@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import grpc
     from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
-Item = bytes | str | int  # of a request: an encoded image or a file, a text, or the seed of an array
 CHANNELS = ("per-worker", "shared")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from photodup.bench.backends.server_adapters import Item
+from photodup.bench import Item
 from photodup.core.errors import PhotodupError
 
 MOST_TIMES = 10

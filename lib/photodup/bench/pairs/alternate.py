@@ -22,9 +22,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from photodup.bench import Columns
+from photodup.bench import Columns, Item
 from photodup.bench.backends.adapters import Adapter, Connection
-from photodup.bench.backends.server_adapters import Item
 from photodup.bench.load.plan import draw_requests
 from photodup.bench.load.window import short_collections
 from photodup.bench.load.workers import COLUMNS, Window, clock, run_worker

@@ -274,7 +274,7 @@ def trace(graph: "torch.nn.Module", example: "torch.Tensor") -> "torch.onnx.ONNX
     torch.backends.mha.set_fastpath_enabled(False)  # fused attention has no ONNX form
     try:
         with quiet_tools():  # the exporter gives advice
-            program = torch.onnx.export(
+            return torch.onnx.export(  # type: ignore[return-value]  # with dynamo=True it is never None
                 graph.eval(),
                 (example,),
                 dynamo=True,
@@ -287,8 +287,6 @@ def trace(graph: "torch.nn.Module", example: "torch.Tensor") -> "torch.onnx.ONNX
             )
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
-    assert program is not None  # with dynamo=True it never is
-    return program
 
 
 def _wire(pixels: np.ndarray, variant: str) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class TorchModel:
         if threads:
             torch.set_num_threads(threads)
         self.visual = load_visual(name, pretrained).to(self.device).eval().requires_grad_(False)
-        self.dim = int(cast(int, self.visual.output_dim))
+        self.dim = int(self.visual.output_dim)  # type: ignore[arg-type]
         self._mean, self._std = (
             torch.from_numpy(a[:, None, None].copy()).to(self.device) for a in (MEAN, STD)
         )

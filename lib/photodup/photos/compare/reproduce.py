@@ -113,9 +113,10 @@ class View:
         The member then differs from our copy no more than a file that was made by saving the keeper twice.
 
         Args:
+            of_keeper: a JPEG's.
             back: our copy of the member, saved as the keeper.
         """
-        if not self.saving or not of_keeper.tables or of_keeper.step > LIMITS.finer_step * self.saving.step:
+        if not self.saving or of_keeper.step > LIMITS.finer_step * self.saving.step:
             return False
         half = BLOCK // 2
         again = saved(np.pad(self.keeper, ((half, 0), (half, 0), (0, 0)), "edge"), of_keeper)[half:, half:]

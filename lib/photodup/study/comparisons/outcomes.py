@@ -64,19 +64,17 @@ class Comparisons:
         Each begins with its load; links that cannot be emulated have one sentence.
         """
         planned = [o for o in self.outcomes.values() if o.reason != NOT_PLANNED]
-        declared = {pair.load_name: pair for pair in self.pairs}
-
-        def load_of(outcome: Outcome) -> str:
-            pair = declared[outcome.comparison.load]
-            return (
-                f"{pair.load.concurrency} in flight{pair.link and f' over {pair.link}'}: "
-                * outcome.is_measured
-            )
-
-        sentences = list(dict.fromkeys(load_of(o) + sentence(o) for o in planned))
+        sentences = list(dict.fromkeys(map(self._with_load, planned)))
         if n_left_out := len(self.outcomes) - len(planned):
             sentences.append(f"This run leaves out {n_left_out} of {len(self.outcomes)} comparisons.")
         return sentences
+
+    def _with_load(self, outcome: Outcome) -> str:
+        if not outcome.is_measured:
+            return sentence(outcome)
+        pair = next(pair for pair in self.pairs if pair.load_name == outcome.comparison.load)
+        link = f" over {pair.link}" if pair.link else ""
+        return f"{pair.load.concurrency} in flight{link}: {sentence(outcome)}"
 
     def reasons(self) -> str:
         """Return why comparisons were not measured, each reason once."""

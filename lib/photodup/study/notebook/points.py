@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -118,8 +117,10 @@ def _ready_windows_s(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, vi
     """Return about how long each missing window takes; nothing, after a sentence, where none can be measured here now."""
     missing = [
         spec
-        for spec, visit in itertools.product(specs, range(1, visits + 1))
-        if not (_obstacle(run, spec) or run.store.has(spec.key, config=spec.config_of(plan, visit)))
+        for spec in specs
+        if not _obstacle(run, spec)
+        for visit in range(1, visits + 1)
+        if not run.store.has(spec.key, config=spec.config_of(plan, visit))
     ]
     asks_servers = any(not parse_backend(spec.backend).is_local for spec in missing)
     is_ready = missing and ready_to_measure(run, asks_servers=asks_servers)

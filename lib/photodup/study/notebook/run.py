@@ -149,7 +149,8 @@ class Run:
 
     def announce(self, missing: str, seconds: float) -> None:
         """Print how long what is missing takes, and what it costs where the endpoints have a price."""
-        cost = f" and {seconds / 3600 * usd:.2f} USD" if (usd := self.endpoints.price_per_hour_usd) else ""
+        price = self.endpoints.price_per_hour_usd
+        cost = f" and {seconds / 3600 * price:.2f} USD" if price else ""
         again = "After an interruption, run the cell again."
         print(f"{missing} are missing: about {seconds / 60:.0f} minutes{cost}. {again}", flush=True)
 
@@ -172,7 +173,8 @@ class Run:
     def _repr_markdown_(self) -> str:
         # Of servers elsewhere this machine knows neither the processor nor, until one answers, the weights.
         weights_known = self.is_here or self.environment.model.digest
-        hardware = f", {remote_servers}" if (remote_servers := servers_of(self.endpoints)) else ""
+        remote_servers = servers_of(self.endpoints)
+        hardware = f", {remote_servers}" if remote_servers else ""
         versions = ", ".join(f"{name} {version}" for name, version in self.environment.packages.items())
         rows = [
             ("run", f"`{self.name}`, {_n_records(self.directory)} records in `results/{self.name}/records/`"),
@@ -312,7 +314,8 @@ def open_run(
         model = {"pretrained": infos[0].pretrained, "digest": infos[0].digest} if infos else None
         print(sentence if asks_servers else f"{sentence} {_ASKS_NONE}")
     servers = _with_gpu(servers, read_machine(directory).servers or Servers(), ask=measure and answers)
-    facts = remote_servers.model_dump() if (remote_servers := servers_of(servers)) else None
+    remote_servers = servers_of(servers)
+    facts = remote_servers.model_dump() if remote_servers else None
     store = RunStore(directory, measure=measure, model=model, servers=facts)
     return Run(run, directory, servers, store)
 

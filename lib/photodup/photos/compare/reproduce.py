@@ -104,27 +104,31 @@ class View:
             return 0.0
         off_grid = np.ascontiguousarray(self.keeper[BLOCK // 2 :, BLOCK // 2 :])
         as_saved = saved(off_grid, saving) if saving.tables else compressed(off_grid, "JPEG", quality=85)
-        loss = lost(grey(off_grid), grey(as_saved))
-        return float(np.sqrt(loss[loss <= np.quantile(loss, 0.9)].mean())) if loss.size else 0.0
+        return _typical(lost(grey(off_grid), grey(as_saved))) ** 0.5
 
     def is_sibling(self, of_keeper: Saving, back: "View") -> bool:
         """Return whether both files were saved from one picture, the keeper with finer steps.
 
-        The member then differs from our copy no more than a file that was made by saving the keeper twice.
+        The member then differs from our copy no more than two savings of one picture do. The keeper, half a block away
+        from its own blocks, stands for that picture.
 
         Args:
             of_keeper: a JPEG's.
             back: our copy of the member, saved as the keeper.
         """
-        if not self.saving or of_keeper.step > LIMITS.finer_step * self.saving.step:
+        if not self.saving:
             return False
-        half = BLOCK // 2
-        again = saved(np.pad(self.keeper, ((half, 0), (half, 0), (0, 0)), "edge"), of_keeper)[half:, half:]
-        twice = saved(np.ascontiguousarray(again), self.saving)
+        beyond = slice(BLOCK // 2, None)
+        picture = np.ascontiguousarray(self.keeper[beyond, beyond])
+        keeper, member = saved(picture, of_keeper), saved(picture, self.saving)
+        copy, inside = saved(keeper, self.saving), self.inside[beyond, beyond]
+        siblings = replace(self, member=member, keeper=keeper, copy=copy, inside=inside)
+        # Where our copy explains little even of siblings, another exposure would not be seen.
+        is_near = self.rms_differences[2] < LIMITS.sibling * siblings.rms_differences[2]
         # If the files are closer than two savings of one picture, one was made from the other.
-        is_near = self.rms_differences[2] < LIMITS.sibling * replace(self, member=twice).rms_differences[2]
         _, copy_rms, residual_rms = back.rms_differences
-        return is_near and residual_rms > LIMITS.not_made_from * copy_rms
+        is_apart = residual_rms > LIMITS.not_made_from * copy_rms
+        return is_near and siblings.explained > LIMITS.sibling_explained and is_apart
 
 
 def cells(values: np.ndarray, side: int = CELL) -> np.ndarray:
@@ -159,6 +163,11 @@ def cells_of(values: np.ndarray, octave: int, covered: np.ndarray, side: int = C
 def lost(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Return the mean square by which greys [h, w] differ in each cell."""
     return cells((before - after) ** 2)
+
+
+def _typical(loss: np.ndarray) -> float:
+    """Return the mean of `lost` without the tenth of the cells that lost most; 0 for none."""
+    return float(loss[loss <= np.quantile(loss, 0.9)].mean()) if loss.size else 0.0
 
 
 def octaves(greys: np.ndarray, n: int) -> Octaves:
@@ -306,22 +315,18 @@ def tiles(keeper: Picture, member: Picture, transform: np.ndarray, like: View) -
 def _view(
     keeper: np.ndarray, transform: np.ndarray, member: np.ndarray, saving: Saving, place: np.ndarray
 ) -> View:  # fmt: skip
-    """Make our copy of a keeper in a member's frame; if resized, by the resampling method that fits best."""
+    """Make our copy of a keeper in a member's frame; if resized, by the resampling method that comes nearest."""
     is_resized = maps.is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
-    best: View | None = None
-    for resampling in _RESAMPLINGS if is_resized else _RESAMPLINGS[:1]:
-        sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), resampling)
+    size, greys = (member.shape[1], member.shape[0]), grey(member)
+    ways = _RESAMPLINGS if is_resized else _RESAMPLINGS[:1]
+    all_laid = {way: laid(keeper, transform, size, way) for way in ways}
+    nearest = min(ways, key=lambda way: _typical(lost(greys, grey(all_laid[way][0]))))
+    sharp, inside = all_laid[nearest]
 
-        def save(softness: float, sharp: np.ndarray = sharp) -> np.ndarray:
-            return saved(_soft(sharp, softness), saving)
+    def save(softness: float) -> np.ndarray:
+        return saved(_soft(sharp, softness), saving)
 
-        view = replace(_copy(sharp, inside, member, saving, place, save), resampling=resampling)
-        if best is None or view.rms_differences[2] < best.rms_differences[2]:
-            best = view
-        if view.explained >= LIMITS.explained or view.rms_differences[2] < LIMITS.equal_greys:
-            break
-    assert best is not None
-    return best
+    return replace(_copy(sharp, inside, member, saving, place, save), resampling=nearest)
 
 
 def _copy(

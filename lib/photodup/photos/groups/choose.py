@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from photodup.core.files import available_cores
 from photodup.core.progress import bar
@@ -63,13 +64,18 @@ def choose_keeper(
     # The sort is stable: first the best of those that lose nothing, then the best of the others.
     candidates.sort(key=loses.__getitem__)
 
-    def reproduces_all(keeper: int) -> bool:
-        return not any(lacks(keeper, row) for row in ranked if row != keeper)
+    def n_lost(keeper: int, most: int) -> int:
+        """Return how many others a keeper does not reproduce; those beyond `most` are not looked at."""
+        lost = (row for row in ranked if row != keeper and lacks(keeper, row))
+        return sum(1 for _ in islice(lost, most))
 
-    keeper = next((row for row in candidates if reproduces_all(row)), None)
+    keeper = next((row for row in candidates if not n_lost(row, 1)), None)
     if keeper is None:  # the one of the best that reproduces most
-        best = sorted(candidates, key=ranked.index)[:_TRIED]
-        keeper = min(best, key=lambda row: sum(bool(lacks(row, other)) for other in ranked if other != row))
+        least = len(ranked)
+        for row in sorted(candidates, key=ranked.index)[:_TRIED]:
+            if (n := n_lost(row, least)) < least:
+                keeper, least = row, n
+        assert keeper is not None
     return Decision(keeper, {row: tuple(lacks(keeper, row)) for row in ranked if row != keeper})
 
 

@@ -1,10 +1,10 @@
 """Make "our copy" of a keeper: aligned with the member, and blurred and compressed as strongly as the member was."""
 
 import io
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -24,7 +24,8 @@ CELL = 16  # side of a cell, pixels: two of a JPEG's blocks
 WHOLE, WINDOW = 1024, 512
 _BLURS = np.geomspace(0.3, 12, 13).tolist()  # standard deviations, pixels
 _OCTAVES = 5  # in which softness is looked for
-_QUALITIES, _WEBP = (*range(95, 55, -5), *range(50, 0, -10)), range(101)
+# Qualities, the best first.
+_JPEG, _WEBP = (*range(95, 55, -5), *range(50, 0, -10)), range(100, -1, -1)
 _AS_SHARP = 0.97  # contrast from which a picture counts as sharp
 _MEASURABLE = 0.3  # least contrast that can be measured
 _MOST_LOST = 600.0  # squares of greys: no compression loses as much in most cells
@@ -124,11 +125,11 @@ class View:
         copy, inside = saved(keeper, self.saving), self.inside[beyond, beyond]
         siblings = replace(self, member=member, keeper=keeper, copy=copy, inside=inside)
         # Where our copy explains little even of siblings, another exposure would not be seen.
-        is_near = self.rms_differences[2] < LIMITS.sibling * siblings.rms_differences[2]
-        # If the files are closer than two savings of one picture, one was made from the other.
+        if siblings.explained < LIMITS.sibling_explained:
+            return False
         _, copy_rms, residual_rms = back.rms_differences
-        is_apart = residual_rms > LIMITS.not_made_from * copy_rms
-        return is_near and siblings.explained > LIMITS.sibling_explained and is_apart
+        is_near = self.rms_differences[2] < LIMITS.sibling * siblings.rms_differences[2]
+        return is_near and residual_rms > LIMITS.not_made_from * copy_rms
 
 
 def cells(values: np.ndarray, side: int = CELL) -> np.ndarray:
@@ -317,10 +318,9 @@ def _view(
 ) -> View:  # fmt: skip
     """Make our copy of a keeper in a member's frame; if resized, by the resampling method that comes nearest."""
     is_resized = maps.is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
-    size, greys = (member.shape[1], member.shape[0]), grey(member)
-    ways = _RESAMPLINGS if is_resized else _RESAMPLINGS[:1]
-    all_laid = {way: laid(keeper, transform, size, way) for way in ways}
-    nearest = min(ways, key=lambda way: _typical(lost(greys, grey(all_laid[way][0]))))
+    ways = _RESAMPLINGS[: None if is_resized else 1]
+    all_laid, greys = {way: laid(keeper, transform, member.shape[1::-1], way) for way in ways}, grey(member)
+    nearest = min(all_laid, key=lambda way: _typical(lost(greys, grey(all_laid[way][0]))))
     sharp, inside = all_laid[nearest]
 
     def save(softness: float) -> np.ndarray:
@@ -366,32 +366,29 @@ def _as_strong(
     strength, is_exact = loss(greys, copy), bool(saving.tables) or saving.is_lossless
     if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
-    twice, least = copy, 0.5 * member_loss
-    if saving.format == "WEBP":  # one encoder writes nearly all: with its quality it writes this member again
+    form = "WEBP" if saving.format == "WEBP" else "JPEG"
 
-        def webp(quality: int) -> np.ndarray:
-            return compressed(keeper, "WEBP", quality=quality)
+    @cache
+    def again(quality: int) -> np.ndarray:
+        return compressed(keeper, form, quality=quality)
 
-        nearest = bisect_left(_WEBP, -member_loss, key=lambda quality: -loss(greys, webp(quality)))
+    def stronger(quality: int) -> float:
+        return loss(greys, again(quality))
+
+    remaining = partial(loss, greys_of_member)
+    if form == "WEBP":  # one encoder writes nearly all: with its quality it writes this member again
+        nearest = bisect_left(_WEBP, member_loss, key=stronger)
         around = _WEBP[max(0, nearest - 2) : nearest + 2]  # the loss is not quite monotonic
-        return min(map(webp, around), key=lambda again: loss(greys_of_member, again)), False
-    least_loss = 0.6 * member_loss
-    if loss(greys, compressed(keeper, "JPEG", quality=_QUALITIES[-1])) < least_loss:
-        return copy, is_exact  # no quality loses as much
-    for quality in _QUALITIES:
-        again = compressed(keeper, "JPEG", quality=quality)  # it imitates other formats, too
-        stronger = loss(greys, again)
-        if stronger > (1.5 if is_exact else 1.2) * member_loss:
-            break
-        if stronger <= strength or stronger < least_loss:
-            continue
-        if not is_exact:  # another format: approach the member's loss
-            copy, strength = again, stronger
-        # A JPEG may have been saved before, and more strongly: accept that only if it explains the member.
-        candidate = saved(again, saving)
-        if (remaining := loss(greys_of_member, candidate)) < least:
-            twice, least = candidate, remaining
-    return (twice, False) if least < 0.5 * member_loss else (copy, is_exact)
+        return min(map(again, around), key=remaining), False
+    # JPEG imitates other formats, too.
+    first = bisect_left(_JPEG, max(strength, 0.6 * member_loss), key=stronger)
+    last = bisect_right(_JPEG, (1.5 if is_exact else 1.2) * member_loss, key=stronger)
+    tried = [again(quality) for quality in _JPEG[first:last]]
+    # A JPEG may have been saved before, and more strongly: accept that only if it explains the member.
+    twice = min((saved(picture, saving) for picture in tried), key=remaining, default=copy)
+    if tried and remaining(twice) < 0.5 * member_loss:
+        return twice, False
+    return (copy if is_exact or not tried else tried[-1]), is_exact
 
 
 def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[float]:

@@ -91,7 +91,7 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, whole: View, 
     share = placement.share_shown(keeper.image.size, member.image.size)
     if share < LIMITS.less_shown and own_loss < LIMITS.as_lossy * copy_rms:
         return ""  # a crop: the keeper cannot be made from it, and it is not better saved
-    if back and not view.softness and view.is_sibling(keeper.saving, back):
+    if back and not view.softness and view.is_sibling(back):
         return ""
     # Other lossy formats cannot be simulated: such a member may go if it lost more than the keeper and has no detail of its
     # own.

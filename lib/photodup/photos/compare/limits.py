@@ -82,9 +82,9 @@ class Limits:
     # Ratio of mean quantization steps below which one file's are finer.
     finer_step: float = 0.8
     # Difference of member and our copy, relative to that of two savings of one picture, and the share that our copy explains
-    # of these. Two files saved from one picture have 0.7 to 1.05, two exposures with grain of half a grey 1.04 and more
-    # where the share is large; where it is small, 0.97 to 1.3.
-    sibling: float = 1.03
+    # of these. Two files saved from one picture have 0.7 to 1.05, two exposures with grain of half a grey mostly 1.06 and
+    # more where the share is large; where it is small, 0.97 to 1.3.
+    sibling: float = 1.05
     sibling_explained: float = 0.6
     # Difference of the keeper and a copy of the member saved as the keeper, relative to what that saving changes. Two files
     # saved from one picture have mostly 1.33 to 6.6; a file saved from the member 0, by way of another JPEG 0.8 to 1.15.

@@ -105,31 +105,30 @@ class View:
             return 0.0
         off_grid = np.ascontiguousarray(self.keeper[BLOCK // 2 :, BLOCK // 2 :])
         as_saved = saved(off_grid, saving) if saving.tables else compressed(off_grid, "JPEG", quality=85)
-        return _typical(lost(grey(off_grid), grey(as_saved))) ** 0.5
+        loss = lost(grey(off_grid), grey(as_saved))
+        return float(np.sqrt(loss[loss <= np.quantile(loss, 0.9)].mean())) if loss.size else 0.0
 
-    def is_sibling(self, of_keeper: Saving, back: "View") -> bool:
+    def is_sibling(self, back: "View") -> bool:
         """Return whether both files were saved from one picture, the keeper with finer steps.
 
         The member then differs from our copy no more than two savings of one picture do. The keeper, half a block away
         from its own blocks, stands for that picture.
 
         Args:
-            of_keeper: a JPEG's.
             back: our copy of the member, saved as the keeper.
         """
-        if not self.saving:
+        if not (self.saving and back.saving):
             return False
         beyond = slice(BLOCK // 2, None)
         picture = np.ascontiguousarray(self.keeper[beyond, beyond])
-        keeper, member = saved(picture, of_keeper), saved(picture, self.saving)
+        keeper, member = saved(picture, back.saving), saved(picture, self.saving)
         copy, inside = saved(keeper, self.saving), self.inside[beyond, beyond]
         siblings = replace(self, member=member, keeper=keeper, copy=copy, inside=inside)
         # Where our copy explains little even of siblings, another exposure would not be seen.
-        if siblings.explained < LIMITS.sibling_explained:
-            return False
-        _, copy_rms, residual_rms = back.rms_differences
+        is_seen = siblings.explained > LIMITS.sibling_explained
         is_near = self.rms_differences[2] < LIMITS.sibling * siblings.rms_differences[2]
-        return is_near and residual_rms > LIMITS.not_made_from * copy_rms
+        _, copy_rms, residual_rms = back.rms_differences
+        return is_seen and is_near and residual_rms > LIMITS.not_made_from * copy_rms
 
 
 def cells(values: np.ndarray, side: int = CELL) -> np.ndarray:
@@ -310,23 +309,28 @@ def tiles(keeper: Picture, member: Picture, transform: np.ndarray, like: View) -
         sharp, inside = laid(source, near, (part.shape[1], part.shape[0]), like.resampling)
         soft = _soft(sharp, like.softness)
         copy = saved(soft, member.saving)
-        yield View(part, soft, copy, sharp, inside, like.softness, like.saving, place, like.resampling)
+        yield replace(like, member=part, keeper=soft, copy=copy, sharp=sharp, inside=inside, place=place)
 
 
 def _view(
     keeper: np.ndarray, transform: np.ndarray, member: np.ndarray, saving: Saving, place: np.ndarray
 ) -> View:  # fmt: skip
-    """Make our copy of a keeper in a member's frame; if resized, by the resampling method that comes nearest."""
+    """Make our copy of a keeper in a member's frame; if resized, by the resampling method that fits best."""
     is_resized = maps.is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
-    ways = _RESAMPLINGS[: None if is_resized else 1]
-    all_laid, greys = {way: laid(keeper, transform, member.shape[1::-1], way) for way in ways}, grey(member)
-    nearest = min(all_laid, key=lambda way: _typical(lost(greys, grey(all_laid[way][0]))))
-    sharp, inside = all_laid[nearest]
+    best: View | None = None
+    for resampling in _RESAMPLINGS if is_resized else _RESAMPLINGS[:1]:
+        sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), resampling)
 
-    def save(softness: float) -> np.ndarray:
-        return saved(_soft(sharp, softness), saving)
+        def save(softness: float, sharp: np.ndarray = sharp) -> np.ndarray:
+            return saved(_soft(sharp, softness), saving)
 
-    return replace(_copy(sharp, inside, member, saving, place, save), resampling=nearest)
+        view = replace(_copy(sharp, inside, member, saving, place, save), resampling=resampling)
+        if best is None or view.rms_differences[2] < best.rms_differences[2]:
+            best = view
+        if view.explained >= LIMITS.explained or view.rms_differences[2] < LIMITS.equal_greys:
+            break
+    assert best is not None
+    return best
 
 
 def _copy(
@@ -339,8 +343,8 @@ def _copy(
     soft = _soft(keeper, softness)
     if softness:
         copy, is_exact = _as_strong(soft, save(softness), member, inside, saving, is_reduced=is_reduced)
-    is_own = is_exact and not is_reduced
-    return View(member, soft, copy, keeper, inside, softness, saving if is_own else None, place)
+    own = saving if is_exact and not is_reduced else None
+    return View(member, soft, copy, keeper, inside, softness, own, place)
 
 
 def _soft(picture: np.ndarray, softness: float) -> np.ndarray:
@@ -366,24 +370,23 @@ def _as_strong(
     strength, is_exact = loss(greys, copy), bool(saving.tables) or saving.is_lossless
     if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
-    form = "WEBP" if saving.format == "WEBP" else "JPEG"
 
     @cache
     def again(quality: int) -> np.ndarray:
-        return compressed(keeper, form, quality=quality)
+        return compressed(keeper, "WEBP" if saving.format == "WEBP" else "JPEG", quality=quality)
 
     def stronger(quality: int) -> float:
         return loss(greys, again(quality))
 
     remaining = partial(loss, greys_of_member)
-    if form == "WEBP":  # one encoder writes nearly all: with its quality it writes this member again
+    if saving.format == "WEBP":  # one encoder writes nearly all: with its quality it writes this member again
         nearest = bisect_left(_WEBP, member_loss, key=stronger)
         around = _WEBP[max(0, nearest - 2) : nearest + 2]  # the loss is not quite monotonic
         return min(map(again, around), key=remaining), False
     # JPEG imitates other formats, too.
     first = bisect_left(_JPEG, max(strength, 0.6 * member_loss), key=stronger)
     last = bisect_right(_JPEG, (1.5 if is_exact else 1.2) * member_loss, key=stronger)
-    tried = [again(quality) for quality in _JPEG[first:last]]
+    tried = list(map(again, _JPEG[first:last]))
     # A JPEG may have been saved before, and more strongly: accept that only if it explains the member.
     twice = min((saved(picture, saving) for picture in tried), key=remaining, default=copy)
     if tried and remaining(twice) < 0.5 * member_loss:

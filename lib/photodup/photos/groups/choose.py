@@ -71,11 +71,9 @@ def choose_keeper(
 
     keeper = next((row for row in candidates if not n_lost(row, 1)), None)
     if keeper is None:  # the one of the best that reproduces most
-        least = len(ranked)
-        for row in sorted(candidates, key=ranked.index)[:_TRIED]:
-            if (n := n_lost(row, least)) < least:
-                keeper, least = row, n
-        assert keeper is not None
+        best = sorted(candidates, key=ranked.index)[:_TRIED]
+        most = n_lost(best[0], len(ranked))
+        keeper = min(best, key=lambda row: n_lost(row, most))
     return Decision(keeper, {row: tuple(lacks(keeper, row)) for row in ranked if row != keeper})
 
 

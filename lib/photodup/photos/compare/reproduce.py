@@ -317,7 +317,7 @@ def _view(
 ) -> View:  # fmt: skip
     """Make our copy of a keeper in a member's frame; if resized, by the resampling method that fits best."""
     is_resized = maps.is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
-    best: View | None = None
+    views: list[View] = []
     for resampling in _RESAMPLINGS if is_resized else _RESAMPLINGS[:1]:
         sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), resampling)
 
@@ -325,12 +325,10 @@ def _view(
             return saved(_soft(sharp, softness), saving)
 
         view = replace(_copy(sharp, inside, member, saving, place, save), resampling=resampling)
-        if best is None or view.rms_differences[2] < best.rms_differences[2]:
-            best = view
+        views.append(view)
         if view.explained >= LIMITS.explained or view.rms_differences[2] < LIMITS.equal_greys:
             break
-    assert best is not None
-    return best
+    return min(views, key=lambda view: view.rms_differences[2])
 
 
 def _copy(

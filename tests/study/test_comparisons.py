@@ -102,7 +102,8 @@ def test_a_planted_difference_is_found_under_both_loads(measured, planted):
     assert one.verdict is Verdict.BEYOND and one.effect < -0.7 and one.decides
     assert four.verdict is Verdict.BEYOND and four.effect > 2
     said = planted.sentence("halved, one")
-    assert said.startswith("Fast takes ") and " less time than slow [" in said and said.endswith(" ms).")
+    assert said.startswith("1 in flight: Fast takes ") and said.endswith(" ms).")
+    assert " less time than slow [" in said
     assert "% higher throughput than slow [" in planted.sentence("halved, four")
     tail = planted[f"halved, one, {TAIL}"]
     assert tail.effect == pytest.approx(-0.75, abs=0.02) and not tail.comparison.is_primary

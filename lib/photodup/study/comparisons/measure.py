@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from photodup.bench import Columns
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.link.emulate import Link
+from photodup.bench.load.plan import IMAGE_S
 from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import LiveSide, Visit, VisitPlan, measure_visit
 from photodup.bench.pairs.declared import Pair, Side
@@ -30,7 +31,7 @@ from photodup.embedding.engines.model import can_compute
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.control import temporary_config
 from photodup.serving.triton.copies import configure, model_copy
-from photodup.study.notebook.points import IMAGE_S, N_PHOTOS, check_answers
+from photodup.study.notebook.points import N_PHOTOS, check_answers
 from photodup.study.notebook.weights import payload_photos
 from photodup.study.peers.servers import ServerPair, absence
 

@@ -77,7 +77,7 @@ def overhead(engine: str, precision: str, goal: float | None, *, weights: str = 
         rounds.append(in_turns([model_rate, service_rate], QUADS, random.Random(visit)))
         memory.append(in_memory())
     comparison = Comparison("one JPEG", "", LATENCY, "", "in process", "service", "nothing was measured.")
-    (single,) = compare_all([with_observations(comparison, single_visits, SINGLE)])
+    (single,) = compare_all([with_observations(comparison, single_visits)])
     over = f"{single.value_b:.1f} against {single.value_a:.1f} ms" if single.is_measured else ""
     name = f"service, {engine} {precision}:"
     if goal is not None:

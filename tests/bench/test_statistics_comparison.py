@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from photodup.bench.stats import comparison
-from photodup.bench.stats.metrics import METRICS, SMALLEST_EFFECT
-from photodup.bench.stats.sentence import cells_of, sentence
+from photodup.bench.stats.metrics import METRICS, SMALLEST_EFFECT, Load
+from photodup.bench.stats.sentence import cells_of, load_of, sentence
 
 WIGGLE = np.array([0.001, -0.001, 0.001, -0.001])  # of the means of visits
 
@@ -65,9 +65,8 @@ def test_the_noise_of_a_kind_is_shared():
     others = [question(moved(0.02, generator), str(i), load="eight") for i in range(30)]
     alone = judged(observed(0.0))
     among = comparison.compare_all([question(observed(0.0)), *others])[0]
-    apart = comparison.compare_all(
-        [question(observed(0.0)), *[replace(q, has_several_in_flight=True) for q in others]]
-    )[0]
+    several = [replace(q, requests=Load("closed_loop", concurrency=8)) for q in others]
+    apart = comparison.compare_all([question(observed(0.0)), *several])[0]
     assert among.high > 3 * alone.high
     assert apart.high == alone.high
 
@@ -102,13 +101,13 @@ def test_each_verdict_has_its_sentence():
     small = judged(observed(0.015))
     assert small.verdict is comparison.Verdict.DIFFERENT and small.low > 0
     equal = judged(observed(0.0))
-    assert equal.verdict is comparison.Verdict.EQUAL and "the same median latency within 5%" in sentence(
-        equal
-    )
+    assert equal.verdict is comparison.Verdict.EQUAL
+    assert "the same median latency within 5%" in sentence(equal) and load_of(equal) == "1 in flight"
     wide = judged(observed(0.0, wiggle=100 * WIGGLE))
     assert wide.verdict is comparison.Verdict.NOT_FOUND and not wide.decides
     assert f"anything beyond {100 * wide.excludes_beyond:.0f}% is excluded" in sentence(wide)
-    none = judged("A was away.")
+    none = judged("A was away.", requests=Load("closed_loop", batch=8, concurrency=4), link="far")
+    assert load_of(none) == "8 images a request, 4 in flight, over far"
     assert not none.is_measured and not none.decides and sentence(none).endswith("not measured. A was away.")
     assert "nan" not in " ".join(cells_of(none).values())
     columns = json.loads(json.dumps(none.columns(), allow_nan=False))

@@ -34,7 +34,7 @@ def compared(notebook, endpoints, verdicts=NOTHING, otherwise=Verdict.BEYOND) ->
         reason = f"{endpoints.name} has no {lacking[-1]}." if lacking else "It keeps them."
         question = Comparison(
             pair.name, pair.notebook, pair.load.usual_metric, pair.load_name, pair.a.label, pair.b.label, "",
-            pair.is_primary,
+            pair.is_primary, requests=pair.load,
         )  # fmt: skip
         figures = {"effect": 0.5, "low": 0.4, "high": 0.6, "value_a": 10.0, "value_b": 15.0, "n": 20}
         known = verdict is not Verdict.NOT_MEASURED
@@ -117,14 +117,14 @@ def test_05_compares_engines_in_the_precision_that_the_machine_has(five):
     first, said = five(FP32_ALONE)
     slower = "OpenVINO FP32 in Triton with a binary tensor takes 50% longer than"
     assert f"{slower} ONNX Runtime FP32 in Triton with a binary tensor" in first
-    assert said.startswith(f"Between engines, both in FP32: {slower}")
+    assert said.startswith(f"Between engines (both in FP32), 1 in flight: {slower}")
     assert "INT8 was not compared with FP32: rehearsal has no triton-openvino-int8-http-jpeg." in said
     assert "The accuracy check was not made" in said and "weights of ViT-B/32 are random" in said
 
 
 def test_05_compares_fp16_where_there_is_tensorrt(five):
     _, said = five(WITH_TENSORRT, weights="laion2b_s34b_b79k")
-    wanted = "Between engines, FP16 and FP32: TensorRT FP16 in Triton with a binary tensor takes 50% longer"
+    wanted = "Between engines (FP16 and FP32), 1 in flight: TensorRT FP16 in Triton with a binary tensor takes 50% "
     assert said.startswith(wanted)
     assert "random" not in said
 
@@ -132,11 +132,11 @@ def test_05_compares_fp16_where_there_is_tensorrt(five):
 def test_05_takes_the_comparison_that_decides(five):
     verdicts = {"OpenVINO against ONNX Runtime in Triton, one": Verdict.NOT_FOUND}
     second = five(FP32_ALONE, verdicts=verdicts)[1]
-    assert "both in FP32: OpenVINO FP32 in Triton with a binary tensor has 50% higher" in second
+    assert "8 in flight: OpenVINO FP32 in Triton with a binary tensor has 50% higher" in second
     assert "No difference in median latency" in five(FP32_ALONE, otherwise=Verdict.NOT_FOUND)[1]
 
 
 def test_05_with_bf16_alone_is_answered_by_bf16(five):
     models = [*MODELS, "openclip_vit_b32_openvino_jpeg", "openclip_vit_b32_openvino_bf16_jpeg"]
     _, said = five(from_ports("127.0.0.1", models=models))
-    assert said.startswith("OpenVINO BF16 in Triton takes 50% longer than OpenVINO FP32 in Triton")
+    assert said.startswith("1 in flight: OpenVINO BF16 in Triton takes 50% longer than OpenVINO FP32")

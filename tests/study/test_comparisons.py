@@ -102,7 +102,8 @@ def test_a_planted_difference_is_found_under_both_loads(measured, planted):
     assert one.verdict is Verdict.BEYOND and one.effect < -0.7 and one.decides
     assert four.verdict is Verdict.BEYOND and four.effect > 2
     said = planted.sentence("halved, one")
-    assert said.startswith("Fast takes ") and " less time than slow [" in said and said.endswith(" ms).")
+    assert said.startswith("1 in flight: Fast takes ") and said.endswith(" ms).")
+    assert " less time than slow [" in said
     assert "% higher throughput than slow [" in planted.sentence("halved, four")
     tail = planted[f"halved, one, {TAIL}"]
     assert tail.effect == pytest.approx(-0.75, abs=0.02) and not tail.comparison.is_primary
@@ -319,8 +320,8 @@ def visit(a, b, load=None, serve=None, **sizes):
     short = {"palindromes": 2, "block_s": 0.05, "min_answers": 3, "min_waves": 2, "alone_s": 0, "warmup_s": 0}
     plan = VisitPlan(**(short | sizes))
     photos = [bytes([n]) * 64 for n in range(8)]
-    sides = [LiveSide(a), LiveSide(b)]
-    return measure_visit(sides, photos, load or Load("single_stream"), plan, seed=1, serve=serve)
+    load = load or Load("single_stream")
+    return measure_visit([LiveSide(a), LiveSide(b)], photos, load, plan, seed=1, serve=serve)
 
 
 def test_of_three_sides_each_is_compared_with_the_first(figure):
@@ -343,15 +344,11 @@ def test_of_three_sides_each_is_compared_with_the_first(figure):
 
 def test_both_sides_get_the_same_photographs_in_the_same_order():
     class Noting(Dummy):
-        def __init__(self):
-            super().__init__(1.0)
-            self.seen = []
-
         def request(self, prepared):
-            self.seen.append(prepared[0])
+            vars(self).setdefault("seen", []).append(prepared[0])
             return super().request(prepared)
 
-    a, b = Noting(), Noting()
+    a, b = Noting(1.0), Noting(1.0)
     visit(a, b, block_s=0)
     assert a.seen == b.seen and len(a.seen) == 3 + 4 * (3 + 3) and len({*a.seen}) > 1
 
@@ -361,22 +358,20 @@ def test_k_requests_are_in_flight_during_a_slice_of_one_side_and_none_of_the_oth
     lock = threading.Lock()
 
     class Counting(Dummy):
-        def __init__(self, side):
-            super().__init__(2.0)
-            self.side = side
-
         def request(self, prepared):
+            side = sides.index(self)
             with lock:
-                busy[self.side] += 1
-                most[self.side] = max(most[self.side], busy[self.side])
-                both.append(busy[1 - self.side])
+                busy[side] += 1
+                most[side] = max(most[side], busy[side])
+                both.append(busy[1 - side])
             try:
                 return super().request(prepared)
             finally:
                 with lock:
-                    busy[self.side] -= 1
+                    busy[side] -= 1
 
-    found = visit(Counting(0), Counting(1), Load("closed_loop", concurrency=4))
+    sides = [Counting(2.0), Counting(2.0)]
+    found = visit(*sides, Load("closed_loop", concurrency=4))
     assert most == [4, 4] and not any(both)
     assert all(n % 4 == 0 and n > 0 for n in found.n_requests), "whole waves alone are counted"
     assert len(found.log_ratios(1)) == 4
@@ -422,8 +417,15 @@ def test_what_is_answered_after_the_cut_counts_for_nobody():
     """Requests 12 to 15 are in flight when two whole waves after the first have been counted, and take much longer."""
     side = LiveSide(Dummy(delay_of=lambda number: 300.0 if number >= 12 else 1.0))
     side.connections, side.requests = [side.adapter.open() for _ in range(4)], [[b"a"]] * 100
-    answers = side.run_block(Load("closed_loop", concurrency=4), 0.0, skipped=4, counted=8)
+    answers = side.run_block(Load("closed_loop", concurrency=4), 0.0, (4, 8))
     assert len(answers) == 8 and max(latency_ms for _, latency_ms in answers) < 300
+
+
+def test_a_block_of_slow_answers_ends_by_time(monkeypatch):
+    """Of 13 answers the first two take the time, and three are counted after them."""
+    monkeypatch.setattr("photodup.bench.pairs.alternate.LONGEST_S", 0.3)
+    found = visit(Dummy(1.0), Dummy(200.0), block_s=0, min_answers=10, palindromes=1)
+    assert found.n_requests == [20, 6] and len(found.log_ratios(1)) == 2
 
 
 def test_the_first_answers_of_a_block_count_for_nobody():

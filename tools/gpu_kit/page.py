@@ -14,7 +14,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
 from photodup.bench.record.store import load_records  # noqa: E402
 from photodup.bench.stats.comparison import Outcome  # noqa: E402
-from photodup.bench.stats.sentence import number, sentence  # noqa: E402
+from photodup.bench.stats.sentence import load_of, number, sentence  # noqa: E402
 from photodup.study.comparisons.outcomes import read_all  # noqa: E402
 from photodup.study.notebook.machine import read_machine  # noqa: E402
 from photodup.study.notebook.run import read_run  # noqa: E402
@@ -120,9 +120,7 @@ def compared() -> list[str]:
         if outcome.is_measured and comparison.is_primary:
             by_sides.setdefault((comparison.label_a, comparison.label_b, comparison.load), outcome)
     for outcome in by_sides.values():
-        lines.append(
-            f"- {outcome.comparison.load.capitalize()} in flight, {outcome.n_visits} visits: {sentence(outcome)}"
-        )
+        lines.append(f"- {load_of(outcome)}, {outcome.n_visits} visits: {sentence(outcome)}")
     return [
         *lines,
         "",

@@ -64,7 +64,7 @@ def study_render(only: Only = None) -> None:
 @study.command("outcomes")
 def study_outcomes(run: Annotated[str, Argument(help="directory under results/")]) -> None:
     """Print every comparison of a run from its records, primary ones first, and which answers it decides."""
-    from photodup.bench.stats.sentence import sentence
+    from photodup.bench.stats.sentence import load_of, sentence
     from photodup.study.comparisons.outcomes import NOT_PLANNED, read_all
     from photodup.study.notebook.run import read_run, run_directory
     from photodup.study.report.facts import notebook_answers
@@ -75,7 +75,7 @@ def study_outcomes(run: Annotated[str, Argument(help="directory under results/")
     for outcome in sorted(planned, key=lambda o: (o.comparison.is_null, not o.comparison.is_primary)):
         comparison = outcome.comparison
         kind = "null" if comparison.is_null else "primary" if comparison.is_primary else "exploratory"
-        print(f"{comparison.family[:2] or '--'} {kind}, {comparison.load}: {sentence(outcome)}")
+        print(f"{comparison.family[:2] or '--'} {kind}, {load_of(outcome)}: {sentence(outcome)}")
         for note in outcome.notes:
             print(f"     {note}")
     if n_left := len(outcomes) - len(planned):

@@ -47,15 +47,13 @@ def test_what_is_missing_is_measured_once_and_its_cost_is_said_before(declared, 
     run = open_run("mine", line, price_per_hour=90.0)
     small = {"visits": 3, "visit_s": 0.2, "declared": declared}
     quick = compare(run, "08", explore=False, **small)
-    assert "3 visits are missing: about 0 minutes and 0." in capsys.readouterr().out
+    assert "3 visits are missing: about 2 seconds and 0." in capsys.readouterr().out
     assert quick["protocol, one"].n_visits == 3 and not quick["protocol, two"].is_measured
     assert "has no triton-trt-fp16-http-fp32" in quick.sentence("engine, one")
     compared = compare(run, "08", **small)
     assert "3 visits are missing" in capsys.readouterr().out
-    assert (
-        compared["protocol, two"].n_visits == 3
-        and compared["protocol, one"].columns() == quick["protocol, one"].columns()
-    )
+    assert compared["protocol, two"].n_visits == 3
+    assert compared["protocol, one"].columns() == quick["protocol, one"].columns()
     grpc = compared.side_figures.set_index(["side", "load"]).loc["grpc", "two"]
     low, high = grpc.throughput_images_per_s_ci_low, grpc.throughput_images_per_s_ci_high
     assert grpc.n_visits == 3 and low < grpc.throughput_images_per_s < high

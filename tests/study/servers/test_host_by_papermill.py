@@ -206,7 +206,7 @@ def test_the_readme_line_measures_and_answers_with_every_notebook(checkout, publ
     words = "".join(output.get("text", "") for output in answer.outputs)
     assert words and not re.search(r"[Nn]ot measured|nan", words), words
     asks_none = path.stem[:2] in ASK_NO_SERVER
-    assert asks_none or re.search(r"\d+ .*are missing: about \d+ minutes and [\d.]+ USD", text)
+    assert asks_none or re.search(r"\d+ .*are missing: about \d+ (minutes|seconds) and [\d.]+ USD", text)
     known = "random:0 (random weights" in text or (asks_none and "not known: no server has said" in text)
     assert known and "4 × RTX 4080, 0.85 USD an hour" in text
     assert "FastAPI's metrics" in text and "cannot be used" not in text, "every address answers"

@@ -150,14 +150,15 @@ def fit_visits(
 def outcomes_of(visits: list[Visit], load: Load) -> list[Outcome]:
     """Return the check's outcome, and server 2 against server 1 in the usual metric and in percentiles."""
     usual = load.usual_metric
-    check = Comparison("check", "", usual, usual, SIDES[0], SIDES[1], "", is_null=True)
-    comparisons = [read.with_observations(check, [visit.against(1) for visit in visits], load)]
+    check = Comparison("check", "", usual, usual, SIDES[0], SIDES[1], "", is_null=True, requests=load)
+    comparisons = [read.with_observations(check, [visit.against(1) for visit in visits])]
     for metric in dict.fromkeys((usual, "latency_ms_p50", "latency_ms_p95", "latency_ms_p99")):
         # Percentiles rest on the same turns, so one of the metrics alone is primary.
+        sides, is_usual = (SIDES[0], SIDES[2]), metric == usual
         comparison = Comparison(
-            metric, "", metric, metric, SIDES[0], SIDES[2], "", metric == usual, nulls=("check",)
+            metric, "", metric, metric, *sides, "", is_usual, nulls=("check",), requests=load
         )
-        comparisons.append(read.with_observations(comparison, [visit.against(2) for visit in visits], load))
+        comparisons.append(read.with_observations(comparison, [visit.against(2) for visit in visits]))
     return compare_all(comparisons)
 
 

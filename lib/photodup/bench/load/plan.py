@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from photodup.bench import Item
+from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
 
 MOST_TIMES = 10
 # Instances that began together are in step: the rate of their first four waves reads 3 to 9% high.
 RAMP_WAVES, RAMP_TIMES = 4, 2
+# Until a load begins, and for an image on two cores: about.
+START_S, IMAGE_S = 1.0, 0.02
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,14 @@ class WindowPlan:
         if not self.longest_s:
             object.__setattr__(self, "longest_s", MOST_TIMES * self.seconds)
 
-    def horizon_s(self, rate_per_s: float) -> float:
-        """Return how long requests arrive in an open loop, in seconds."""
-        return min(max(self.seconds, self.min_answers / rate_per_s), self.longest_s)
+    def length_s(self, load: Load) -> float:
+        """Return how long a window is open at least, seconds: of an open loop, how long requests arrive."""
+        return min(max(self.seconds, self.min_answers / (load.offered_per_s or math.inf)), self.longest_s)
+
+    def expected_s(self, load: Load) -> float:
+        """Return about how long a window takes on two cores, its start and its ramp included."""
+        images = max(self.min_answers, (RAMP_WAVES + 2) * load.wave) * load.batch
+        return START_S + self.ramp_s + max(self.length_s(load), images * IMAGE_S)
 
 
 def arrivals_s(rate_per_s: float, horizon_s: float, seed: int = 0) -> np.ndarray:

@@ -27,7 +27,7 @@ def summarize(columns: Columns, window: Window, plan: WindowPlan, ended: float) 
     done_s = rows[:, -1]
     scheduled = None
     if window.schedule_s is not None:  # an open loop
-        ended_schedule = min(ended, plan.horizon_s(load.offered_per_s or 0.0))
+        ended_schedule = min(ended, plan.length_s(load))
         scheduled = float(np.searchsorted(window.schedule_s, ended_schedule)) / ended_schedule
         ended = max(ended_schedule, float(done_s[-1])) if len(done_s) else ended_schedule
     elif load.concurrency == 1 and len(done_s):

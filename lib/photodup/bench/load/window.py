@@ -79,8 +79,8 @@ def measure(
     processes = min(processes, load.concurrency)
     connections: list[Any] = []
     window = Window(adapter, load, draw_requests(photos, load.batch, plan.seed), observer=observer)
-    if rate_per_s := load.offered_per_s:
-        window.schedule_s = arrivals(rate_per_s, plan.horizon_s(rate_per_s), plan.seed)
+    if load.offered_per_s:
+        window.schedule_s = arrivals(load.offered_per_s, plan.length_s(load), plan.seed)
     try:
         _prepare_ahead(window)
         run = partial(_in_processes, processes, photos) if processes > 1 else _in_threads
@@ -257,14 +257,13 @@ def short_collections() -> Iterator[None]:
 def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread], meter: Meter) -> Watched:
     """Open the window once the load is steady, close it at its end, and let the workers finish."""
     load, observer, errors = window.load, window.observer, window.errors
-    is_open_loop = load.scenario == "server"
 
     def goes_on(n: int) -> bool:
         """Return False where waiting for more answers is no use."""
         many_failed = len(errors) > max(10, 0.01 * n) and observer is None
         return not (window.fatal_error or many_failed) and any(worker.is_alive() for worker in workers)
 
-    if plan.ramp_s and load.concurrency > 1 and not is_open_loop:
+    if plan.ramp_s and load.wave > 1:
         longest_ramp_s = min(RAMP_TIMES * plan.seconds, plan.longest_s)
         while goes_on(n := window.n_answered()):
             elapsed = clock() - window.started_at
@@ -274,7 +273,7 @@ def _watch(window: Window, plan: WindowPlan, workers: Sequence[threading.Thread]
             time.sleep(0.02)
         window.started_at = clock()
     before, least = window.n_answered(), max(plan.min_answers, 2 * load.wave + 1)
-    length_s = plan.horizon_s(load.offered_per_s) if load.offered_per_s else plan.seconds
+    length_s, is_open_loop = plan.length_s(load), load.scenario == "server"
     with meter() as counted:
         is_stopped_early, cpu = False, time.process_time()
         while goes_on(n := window.n_answered() - before) and not is_stopped_early:

@@ -33,6 +33,7 @@ from photodup.core.names import escaped
 
 SKIPPED_ANSWERS = 3  # of a block with one request in flight: another server ran before
 SKIPPED_WAVES = 4  # of a block with several, until requests that started together are spread
+LONGEST_S, FEWEST_ANSWERS = 10.0, 3  # of a block of slow answers
 GIVE_UP_AFTER = 20  # failed requests of one side without an answer between them
 _BEGUN = COLUMNS.index("begun")
 _Alone = Annotated[list[Annotated[float, Field(gt=0)] | None], Field(min_length=1)]
@@ -45,8 +46,9 @@ class VisitPlan:
     Attributes:
         palindromes: each gives two observations.
         block_s: shortest counted length of a block, seconds.
-        min_answers: counted answers of a block at least.
-        skipped_answers: of a block with one request in flight, which do not count.
+        min_answers: counted answers of a block at least. Where answers are slow, it ends with the first whole wave after
+            `LONGEST_S`, once `FEWEST_ANSWERS` were counted.
+        skipped_answers: of a block with one request in flight, which do not count: so many, or those of `LONGEST_S`.
         min_waves: several in flight: whole waves that a block counts at least; a wave is as many answers as requests are in
             flight.
         alone_s: how long each side is measured alone at the end of the visit, seconds; 0 leaves this check out.
@@ -65,8 +67,12 @@ class VisitPlan:
         """Return how many answers of a block are skipped, and how many are counted at least."""
         if load.concurrency == 1:
             return self.skipped_answers, self.min_answers
-        wave = load.concurrency
-        return SKIPPED_WAVES * wave, max(self.min_waves * wave, self.min_answers)
+        return SKIPPED_WAVES * load.wave, max(self.min_waves * load.wave, self.min_answers)
+
+    def expected_s(self, load: Load, answer_s: float) -> float:
+        """Return about how long a block takes whose answers come so many seconds after each other."""
+        answers_s = sum(self.answer_counts(load)) * answer_s
+        return max(1.1 * self.block_s, min(answers_s, LONGEST_S + FEWEST_ANSWERS * answer_s))
 
 
 @dataclass(frozen=True)
@@ -198,13 +204,13 @@ class LiveSide:
     last_error: str = ""
 
     def run_block(
-        self, load: Load, seconds: float, *, skipped: int, counted: int, first: int = 0
+        self, load: Load, seconds: float, counts: tuple[int, int], first: int = 0
     ) -> list[tuple[float, float]]:
         """Keep the side busy; return when each counted answer came, and its latency (ms).
 
         Args:
             seconds: shortest length, from the last skipped answer on.
-            skipped, counted: answers; at least so many are counted, in whole waves.
+            counts: answers that are skipped, and those that are counted at least, in whole waves; see `VisitPlan`.
             first: number of the block's first request.
 
         Raises:
@@ -212,7 +218,7 @@ class LiveSide:
         """
         block = _Block(
             self.adapter, load, self.requests, request_numbers=itertools.count(first), longest_pause_s=0.02,
-            seconds=seconds, skipped=skipped, counted=counted,
+            seconds=seconds, skipped=counts[0], counted=counts[1],
         )  # fmt: skip
         ready = threading.Barrier(len(self.connections))
         workers = [
@@ -231,7 +237,7 @@ class LiveSide:
         self.last_error = block.errors[-1][1] if block.errors else self.last_error
         if block.fatal_error:
             raise block.fatal_error
-        return [(row[-1], (row[-1] - row[_BEGUN]) * 1000) for row in block.rows[skipped:]]
+        return [(row[-1], (row[-1] - row[_BEGUN]) * 1000) for row in block.rows[block.skipped :]]
 
 
 @dataclass
@@ -255,6 +261,9 @@ class _Block(Window):
             self.n_failed_in_a_row = 0
             if self.stop_at is None:  # later answers do not count
                 samples.append(row)
+                if row[-1] - self.started_at >= LONGEST_S:
+                    self.counted = min(self.counted, FEWEST_ANSWERS)
+                    self.skipped = min(self.skipped, len(samples)) if self.load.wave == 1 else self.skipped
                 n, at = len(samples) - self.skipped, row[-1]
                 start = samples[self.skipped - 1][-1] if self.skipped and n > 0 else self.started_at
                 if n >= self.counted and not n % self.load.wave and at - start >= self.seconds:
@@ -306,22 +315,19 @@ def measure_visit(
         raise PhotodupError("Sides take turns only under a closed loop, and there must be one or more.")
     draw, began, wall = random.Random(seed), clock(), time.time()
     rows: list[tuple[int, int, float, float]] = []
-    skipped, counted = plan.answer_counts(load)
     shared: dict[str, Any] = {"alone": None, "carried_over": None}
     with ExitStack() as stack, short_collections():
         for side in sides:
             stack.enter_context(_ready(side, photos, load, seed))
         for side in sides if serve is None else ():
-            side.run_block(load, plan.warmup_s, skipped=0, counted=3)
+            side.run_block(load, plan.warmup_s, (0, 3))
             side.n_failed = 0
         for number in range(plan.palindromes):
             for place, index in enumerate(palindrome(len(sides), draw)):
                 half = 2 * number + place // len(sides)
                 with serve(index) if serve else nullcontext():
                     # The same photographs to all sides of a half.
-                    answers = sides[index].run_block(
-                        load, plan.block_s, skipped=skipped, counted=counted, first=8 * half
-                    )
+                    answers = sides[index].run_block(load, plan.block_s, plan.answer_counts(load), 8 * half)
                 rows += [(index, half, latency_ms, at - began) for at, latency_ms in answers]
         if plan.alone_s and serve is None and len(sides) > 1:
             shared = _measure_alone(sides, load, plan)
@@ -345,7 +351,6 @@ def measure_visit(
 
 def _measure_alone(sides: Sequence[LiveSide], load: Load, plan: VisitPlan) -> Columns:
     """Measure each side alone: its median, and how much processor time the other sides' servers use meanwhile."""
-    skipped, counted = plan.answer_counts(load)  # as in turns, where requests are spread first
     alone: list[float | None] = []
     carried_over: list[float | None] = [None for _ in sides]
 
@@ -354,7 +359,7 @@ def _measure_alone(sides: Sequence[LiveSide], load: Load, plan: VisitPlan) -> Co
 
     for index, side in enumerate(sides):
         before, begun = cpu_s(), clock()
-        answers = side.run_block(load, plan.alone_s, skipped=skipped, counted=counted)
+        answers = side.run_block(load, plan.alone_s, plan.answer_counts(load))  # as in turns
         after, seconds = cpu_s(), clock() - begun
         alone.append(float(np.median([latency_ms for _, latency_ms in answers])) if answers else None)
         for idle, (first, last) in enumerate(zip(before, after, strict=True)):

@@ -32,8 +32,8 @@ def comparison_of(
         is_primary=pair.is_primary,
         is_null=pair.is_null,
         nulls=tuple(nulls),
-        images=pair.load.batch,
-        has_several_in_flight=pair.load.concurrency != 1,
+        requests=pair.load,
+        link=pair.link,
         notes=tuple(notes),
     )
 
@@ -46,14 +46,14 @@ def _label(side: Side, other: Side) -> str:
     return side.label + payload + ("" if is_told else " by HTTP")
 
 
-def with_observations(comparison: Comparison, visits: Sequence[Visit], load: Load) -> Comparison:
+def with_observations(comparison: Comparison, visits: Sequence[Visit]) -> Comparison:
     """Return a comparison with the observations of its visits; unchanged without visits."""
     if not visits:
         return comparison
     shares = [share for visit in visits if (share := _carried_over(visit)) is not None]
     return replace(
         comparison,
-        observed=observed(visits, load, comparison.metric),
+        observed=observed(visits, comparison.requests, comparison.metric),
         seconds=sum(visit.seconds for visit in visits),
         carried_over=float(np.median(shares)) if shares else None,
         notes=(*comparison.notes, *notes_on_visits(visits)),

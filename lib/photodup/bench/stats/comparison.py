@@ -14,13 +14,13 @@ The others are exploratory and stand alone. How often these statistics are wrong
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
-from photodup.bench.stats.metrics import SMALLEST_EFFECT, Metric, metric_named
+from photodup.bench.stats.metrics import SMALLEST_EFFECT, Load, Metric, metric_named
 
 LEVEL = 0.05
 DECIDES_WITHIN = 0.05  # "no difference found" decides a comparison if it excludes anything beyond this
@@ -105,8 +105,8 @@ class Comparison:
         name: unique in its pass.
         family: what Holm corrects together, commonly the notebook.
         load: the name of the load, link included.
-        images: in one request.
-        has_several_in_flight: part of `kind`: loads with one request in flight have other noise than those with several.
+        requests: the load; how many are in flight is part of `kind`: with one the noise is another than with several.
+        link: that is emulated; empty without one.
         nulls: names of the nulls that check this load and its protocols.
         observed: what was measured, or the sentence why nothing was.
         carried_over: the largest share of processor time that one side used in the other's turns; None where unknown.
@@ -124,8 +124,8 @@ class Comparison:
     is_primary: bool = False
     is_null: bool = False
     nulls: tuple[str, ...] = ()
-    images: int = 1
-    has_several_in_flight: bool = False
+    requests: Load = field(default_factory=partial(Load, "single_stream"))
+    link: str = ""
     seconds: float = 0.0
     carried_over: float | None = None
     notes: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class Comparison:
     @property
     def kind(self) -> tuple[bool, str]:
         """Comparisons of a kind share their noise."""
-        return self.has_several_in_flight, self.metric
+        return self.requests.concurrency != 1, self.metric
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,8 @@ from photodup.bench.stats.comparison import Outcome, Verdict
 def sentence(outcome: Outcome) -> str:
     """Return an outcome as one sentence: direction, size with interval, both values with their unit.
 
-    A batch above 1 is named first. Where no difference was found, the sentence says which one is excluded.
+    Where no difference was found, the sentence says which one is excluded.
     """
-    images = outcome.comparison.images
-    return (f"With {images} images in a request: " if images > 1 else "") + _said(outcome)
-
-
-def brief(outcome: Outcome) -> str:
-    """Return the sentence of an outcome without the values of its sides."""
-    return _clause(outcome) + ("." if outcome.is_measured else "")
-
-
-def _said(outcome: Outcome) -> str:
     if not outcome.is_measured:
         return _clause(outcome)
     values = f"{number(outcome.value_b)} against {number(outcome.value_a)} {outcome.metric.unit}"
@@ -26,6 +16,18 @@ def _said(outcome: Outcome) -> str:
     if outcome.verdict is Verdict.EQUAL:
         return f"{_clause(outcome)}: {outcome.effect:+z.1%} {_interval(outcome, signed=True)} ({values})."
     return f"{_clause(outcome)} ({values})."
+
+
+def load_of(outcome: Outcome) -> str:
+    """Return the load in words: images a request where they are several, requests in flight, and the emulated link."""
+    load, link = outcome.comparison.requests, outcome.comparison.link
+    images = f"{load.batch} images a request, " if load.batch > 1 else ""
+    return f"{images}{load.concurrency} in flight{f', over {link}' if link else ''}"
+
+
+def brief(outcome: Outcome) -> str:
+    """Return the sentence of an outcome without the values of its sides."""
+    return _clause(outcome) + ("." if outcome.is_measured else "")
 
 
 def _clause(outcome: Outcome) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from photodup.bench import Columns
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.link.emulate import Link
+from photodup.bench.load.plan import IMAGE_S
 from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import LiveSide, Visit, VisitPlan, measure_visit
 from photodup.bench.pairs.declared import Pair, Side
@@ -30,7 +31,7 @@ from photodup.embedding.engines.model import can_compute
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.control import temporary_config
 from photodup.serving.triton.copies import configure, model_copy
-from photodup.study.notebook.points import IMAGE_S, N_PHOTOS, check_answers
+from photodup.study.notebook.points import N_PHOTOS, check_answers
 from photodup.study.notebook.weights import payload_photos
 from photodup.study.peers.servers import ServerPair, absence
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 KIND = "visit"
 SERVED_BLOCK_S = 2.0  # of sides whose model is configured anew for each block
+JSON_S = 0.16  # for an image as JSON: both ends write or read the text
 READY_S = 15.0  # a server on two cores takes about so long to start
 
 
@@ -56,12 +58,15 @@ class Amount:
     starts: int = 0
 
     def visit_s(self, pair: Pair) -> float:
-        """Return about how long a visit of a comparison takes, seconds; a block waits for its answers, however slow."""
-        plan = self.plan
-        block_s = max(1.1 * plan.block_s, sum(plan.answer_counts(pair.load)) * pair.load.batch * IMAGE_S)
-        n_started = sum(bool(side.settings or side.server) for side in (pair.a, pair.b))
-        once_s = plan.warmup_s + max(plan.alone_s, block_s)
-        return 4 * plan.palindromes * block_s + 2 * once_s + n_started * READY_S
+        """Return about how long a visit of a comparison takes, seconds."""
+        plan, load, sides = self.plan_of(pair), pair.load, (pair.a, pair.b)
+        images_s = [load.batch * (JSON_S if side.backend.wire == "json" else IMAGE_S) for side in sides]
+        once_s = 2 * plan.warmup_s + READY_S * sum(bool(side.settings or side.server) for side in sides)
+        return once_s + (2 * plan.palindromes + 1) * sum(plan.expected_s(load, each_s) for each_s in images_s)
+
+    def plan_of(self, pair: Pair) -> VisitPlan:
+        """Return the plan of a comparison's visits: no answer rests on an exploratory one, so it has one palindrome."""
+        return self.plan if pair.is_primary or pair.is_null else replace(self.plan, palindromes=1)
 
 
 def amount_of(options: Mapping[str, Any], visits: int | None = None) -> Amount:
@@ -159,9 +164,8 @@ def missing_visits(run: Run, pairs: Sequence[Pair], amount: Amount) -> list[tupl
             pair = offered(run, pair)
             # No answer rests on an exploratory comparison, so the fewest visits are enough.
             is_due = number <= FEWEST_VISITS or pair.is_primary or pair.is_null
-            if not is_due or obstacle(run, pair):
-                continue
-            if not run.store.has(visit_key(pair), config=visit_config(pair, number)):
+            is_missing = not run.store.has(visit_key(pair), config=visit_config(pair, number))
+            if is_due and is_missing and not obstacle(run, pair):
                 visits.append((number, pair))
     return visits
 
@@ -216,15 +220,13 @@ class ReadySides:
         first comes last. Of a null, the two processes change places and nothing is turned back: it asks how much a place
         favours, and by how much the processes differ widens its interval.
         """
-        is_mirrored, plan, serve = visit % 2 == 0, amount.plan, None
+        is_mirrored, plan, serve = visit % 2 == 0, amount.plan_of(pair), None
         seed = seed_of(self.run, (visit + 1) // 2)
         first, second = (pair.b, pair.a) if is_mirrored else (pair.a, pair.b)
 
         def record(measured: Visit) -> Columns:
             return (measured.against(0, 1) if is_mirrored and not pair.is_null else measured).as_record()
 
-        if not (pair.is_primary or pair.is_null):
-            plan = replace(plan, palindromes=1)
         if pair.a.server and pair.b.server:
             with self.server_pair.sides(first, second, visit) as live:
                 return record(measure_visit(live, (), pair.load, plan, seed=seed))

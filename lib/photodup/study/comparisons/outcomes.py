@@ -13,7 +13,7 @@ from photodup.bench.pairs.declared import Declarations, Pair, Side, declarations
 from photodup.bench.record.json_files import reading
 from photodup.bench.stats.comparison import Outcome, compare_all
 from photodup.bench.stats.metrics import METRICS
-from photodup.bench.stats.sentence import brief, cells_of, sentence
+from photodup.bench.stats.sentence import brief, cells_of, load_of, sentence
 from photodup.core.files import write_atomically
 from photodup.embedding.backends import COLUMNS
 from photodup.study.comparisons.measure import obstacle, offered, visit_config, visit_key
@@ -51,8 +51,9 @@ class Comparisons:
         return self.outcomes[name]
 
     def sentence(self, name: str) -> str:
-        """Return the sentence of a comparison, by its name."""
-        return sentence(self[name])
+        """Return the sentence of a comparison, by its name; of a measured one, its load first."""
+        outcome = self[name]
+        return f"{load_of(outcome)}: {sentence(outcome)}" if outcome.is_measured else sentence(outcome)
 
     def brief(self, name: str) -> str:
         """Return the sentence of a comparison without its values, for an answer."""
@@ -61,20 +62,13 @@ class Comparisons:
     def sentences(self) -> list[str]:
         """Return one sentence for each comparison that the run planned, in the order declared, and one for the others.
 
-        Each begins with its load; links that cannot be emulated have one sentence.
+        Links that cannot be emulated have one sentence.
         """
-        planned = [o for o in self.outcomes.values() if o.reason != NOT_PLANNED]
-        sentences = list(dict.fromkeys(map(self._with_load, planned)))
+        planned = [name for name, outcome in self.outcomes.items() if outcome.reason != NOT_PLANNED]
+        sentences = list(dict.fromkeys(map(self.sentence, planned)))
         if n_left_out := len(self.outcomes) - len(planned):
             sentences.append(f"This run leaves out {n_left_out} of {len(self.outcomes)} comparisons.")
         return sentences
-
-    def _with_load(self, outcome: Outcome) -> str:
-        if not outcome.is_measured:
-            return sentence(outcome)
-        pair = next(pair for pair in self.pairs if pair.load_name == outcome.comparison.load)
-        link = f" over {pair.link}" if pair.link else ""
-        return f"{pair.load.concurrency} in flight{link}: {sentence(outcome)}"
 
     def reasons(self) -> str:
         """Return why comparisons were not measured, each reason once."""
@@ -149,7 +143,7 @@ def _all_outcomes(run: Run, declared: Declarations) -> tuple[list[Outcome], list
             replace(usual, name=f"{pair.name}, {metric}", metric=metric, is_primary=False, nulls=())
             for metric in pair.also
         )
-        comparisons += [read.with_observations(each, visits, pair.load) for each in (usual, *of_percentiles)]
+        comparisons += [read.with_observations(each, visits) for each in (usual, *of_percentiles)]
     return compare_all(comparisons), [(pair, visits) for pair, visits, *_ in records]
 
 

@@ -16,7 +16,7 @@ from photodup.bench import Columns
 from photodup.bench.backends import adapters
 from photodup.bench.link.emulate import LOOPBACK, PRESETS, Link, NetworkPath, emulated_path
 from photodup.bench.load import counters
-from photodup.bench.load.plan import RAMP_TIMES, RAMP_WAVES, WindowPlan
+from photodup.bench.load.plan import WindowPlan
 from photodup.bench.load.window import measure
 from photodup.bench.load.workers import Observer
 from photodup.bench.stats.figures import figures_of_windows
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 KIND = "figure"
-# To estimate a window's length with its ramp: it begins in so long, and a server on two cores takes so long for an image.
-START_S, IMAGE_S = 1.0, 0.02
 N_PHOTOS = 32
 # What a server can do: its rate under this load.
 CAPACITY, CAPACITY_PLAN = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0)
@@ -124,13 +122,7 @@ def _ready_windows_s(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, vi
     ]
     asks_servers = any(not parse_backend(spec.backend).is_local for spec in missing)
     is_ready = missing and ready_to_measure(run, asks_servers=asks_servers)
-    return [_window_s(spec.load, spec.plan or plan) for spec in missing] if is_ready else []
-
-
-def _window_s(load: Load, plan: WindowPlan) -> float:
-    """Return about how long a window and its ramp take."""
-    images = max(plan.min_answers, (RAMP_WAVES + 2) * load.wave) * load.batch
-    return START_S + max(min(RAMP_TIMES, load.wave) * plan.seconds, images * IMAGE_S)
+    return [(spec.plan or plan).expected_s(spec.load) for spec in missing] if is_ready else []
 
 
 def _measure(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> None:

@@ -148,11 +148,12 @@ class Run:
         return _is_here(self.endpoints)
 
     def announce(self, missing: str, seconds: float) -> None:
-        """Print how long what is missing takes, and what it costs where the endpoints have a price."""
+        """Print about how long what is missing takes, and what it costs where the endpoints have a price."""
         price = self.endpoints.price_per_hour_usd
         cost = f" and {seconds / 3600 * price:.2f} USD" if price else ""
         again = "After an interruption, run the cell again."
-        print(f"{missing} are missing: about {seconds / 60:.0f} minutes{cost}. {again}", flush=True)
+        length = f"{seconds / 60:.0f} minutes" if seconds >= 60 else f"{seconds:.0f} seconds"
+        print(f"{missing} are missing: about {length}{cost}. {again}", flush=True)
 
     def measure_path(self) -> NetworkPath:
         """Return the way to its servers: loopback, or the network with its round trip.

@@ -76,9 +76,6 @@ class GroupOptions:
         list[str] | None,
         Option("--prefer-folder", help="keep what lies here before all else; repeat, best first"),
     ] = None
-    allow_random: Annotated[
-        bool, Option("--allow-random", help="study only: similar photos by untrained weights")
-    ] = False
 
     def of(self, folders: "Folders") -> dict[str, Any]:
         """Return these options for the photos of some folders, as arguments of `find_tiers`."""

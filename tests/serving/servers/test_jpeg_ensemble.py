@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from support.hostile_images import flat_png, grain, many_scans, text_ppm
+from support.hostile_images import flat_png, grain, many_scans
 from support.images import png
 from support.review_library import photo
 from support.triton import executions, infer, load, loaded, tiny_embedding
@@ -167,7 +167,6 @@ def test_triton_refuses_what_it_could_not_stop(tiny_triton) -> None:
     refused = {
         "more than 100 scans": _encoded(many_scans()),
         "not JPEG, PNG, WebP, GIF or BMP": _encoded(encode(small, "TIFF")),
-        "use the FastAPI service": _encoded(text_ppm(1000)),
         "image 0: not JPEG, PNG, WebP, GIF or BMP: convert it, or use the": _encoded(encode(small, "HEIF")),
         "more than the limit of": _encoded(*[flat_png()] * 16),
     }

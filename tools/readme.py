@@ -19,8 +19,8 @@ from photodup.bench.stats.comparison import Outcome
 from photodup.bench.stats.sentence import cells_of
 from photodup.core.errors import PhotodupError
 from photodup.core.files import write_atomically
+from photodup.core.names import in_short
 from photodup.core.paths import project_root
-from photodup.serving.check import join_names
 from photodup.study.comparisons.measure import KIND as VISIT
 from photodup.study.comparisons.outcomes import Comparisons, read_all, read_comparisons
 from photodup.study.kubernetes import read_workload
@@ -252,7 +252,7 @@ def agreement_text() -> str:
     )
     old, new = (set(read_machine(folder).vector_instructions) for folder in folders)
     machine = (
-        f"another processor, which also has {join_names(sorted(new - old))}"
+        f"another processor, which also has {in_short(sorted(new - old), len(new))}"
         if new - old
         else "the same model of processor"
     )

@@ -21,9 +21,9 @@ def difference(a: Image.Image, b: Image.Image) -> float:
     return float(np.abs(np.asarray(a, np.int16) - np.asarray(b, np.int16)).mean())
 
 
-@pytest.mark.parametrize("fmt", ["PNG", "WEBP", "TIFF", "BMP", "PPM", "JPEG", "AVIF", "HEIF"])
+@pytest.mark.parametrize("fmt", ["PNG", "WEBP", "TIFF", "BMP", "JPEG", "AVIF", "HEIF"])
 def test_every_format_gives_the_same_picture(fmt):
-    lossless = fmt in ("PNG", "TIFF", "BMP", "PPM")
+    lossless = fmt in ("PNG", "TIFF", "BMP")
     image = decode(encode(photo(), fmt, **({"quality": 95} if not lossless else {})))
     assert image.mode == "RGB"
     assert difference(image, photo()) <= (0 if lossless else 8)
@@ -131,14 +131,13 @@ def test_what_cannot_be_read_says_why(data, word):
     [{}, {"progressive": True}, {"restart_marker_blocks": 7}],
     ids=["baseline", "progressive", "restarts"],
 )
-def test_a_jpeg_that_lacks_only_its_end_mark_is_read_and_one_that_lacks_more_is_not(options):
+def test_a_jpeg_that_is_cut_anywhere_is_not_read(options):
     data = encode(photo(), "JPEG", quality=95, **options)
-    assert np.array_equal(decode(data[:-2]), decode(data))
     last_scan, last_restart = (
         data.rindex(b"\xff\xda"),
         max(data.rfind(bytes([0xFF, 0xD0 + i])) for i in range(8)),
     )
-    for end in (*range(len(data) - 60, len(data) - 2), last_scan, last_scan + 10, last_restart):
+    for end in (*range(len(data) - 60, len(data)), last_scan, last_scan + 10, last_restart):
         with pytest.raises(ImageError, match="cannot be decoded"):
             decode(data[:end])
 

@@ -13,7 +13,7 @@ from photodup.embedding import imaging
 from photodup.embedding.decode_pool import DecodePool, TooSlow
 from photodup.embedding.imaging import ImageError, encode
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "HEIF", "AVIF")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "HEIF", "AVIF")
 DEADLINE_S = 20.0
 WORDS = (b"\0", b"\xff", b"\x7f", b"\x80", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\xff\xda")
 

@@ -162,7 +162,6 @@ def test_random_weights_are_refused_unless_asked_for(library):
         for digest in (None, "c"):
             with pytest.raises(PhotodupError, match="random weights"):
                 find_tiers(catalogue, digest=digest)
-        assert choose_model(catalogue, allow_random=True).is_random
         # Trained ones beside them are taken without a word, and two trained ones need a choice.
         embed_library(catalogue, CountingEmbedder(), progress=False)
         assert choose_model(catalogue).digest == "a" * 64

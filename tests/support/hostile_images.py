@@ -50,12 +50,6 @@ def flat_png(width: int = 7000, height: int = 7000) -> bytes:
     return png(width, height, (b"\0" + b"\x80" * (3 * width)) * height)
 
 
-def text_ppm(n_bytes: int = 20_000_000) -> bytes:
-    """Pixels as decimal numbers: Pillow reads 1.5 MB of them a second."""
-    side = int((n_bytes / 6) ** 0.5)
-    return b"P3\n%d %d\n255\n" % (side, side) + b"7 " * (3 * side * side)
-
-
 @functools.cache
 def endless_comment(n_blocks: int = 12_000_000) -> bytes:
     """A GIF of one pixel and a comment in blocks of one byte, each read and joined in Python: some ten seconds."""

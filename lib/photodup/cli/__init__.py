@@ -34,12 +34,9 @@ app = typer.Typer(
 
 def _print_version(is_requested: bool) -> None:
     if is_requested:
-        from importlib.metadata import PackageNotFoundError, version
+        from importlib.metadata import version
 
-        try:
-            print(f"photodup {version('photodup')}")
-        except PackageNotFoundError:  # run from a checkout that is not installed
-            print("photodup, not installed")
+        print(f"photodup {version('photodup')}")
         raise typer.Exit
 
 
@@ -99,9 +96,9 @@ def main() -> None:
     except ImportError as error:
         command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
         uses = [use for use, commands in _COMMANDS.items() if command in commands]
-        if not (missing := missing_extra(error, *uses or ["study"])):
+        message = missing_extra(error, *uses or ["study"]) or ""
+        if not message:
             raise
-        message = missing
     else:
         return
     print(f"photodup: {escaped(message, keep=chr(10))}", file=sys.stderr)

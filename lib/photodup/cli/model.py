@@ -22,9 +22,6 @@ def export(
     draft: Annotated[
         bool, Option("--draft", help="with --precision: also check JPEGs decoded at a reduced scale")
     ] = False,
-    keep_float: Annotated[
-        list[str] | None, Option(help="int8: layers to leave in float (regular expression); repeat")
-    ] = None,
 ) -> None:
     """Export the model that MODEL_NAME and MODEL_PRETRAINED choose to ONNX, verified against PyTorch.
 
@@ -45,7 +42,6 @@ def export(
             engine=engine,
             folder=photos,
             directory=directory,
-            keep_float=keep_float or (),
             draft=draft,
             say=print,
         )

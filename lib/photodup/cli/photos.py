@@ -45,19 +45,14 @@ class EncoderOptions:
     weights: Annotated[
         str | None, Option(help="in this process: stand-in (17 MB), a checkpoint, onnx:PATH")
     ] = None
-    endpoints: Annotated[Path | None, Option(help="YAML of servers to look for, beside this machine's")] = (
-        None
-    )
 
     def request(self) -> "EncoderRequest":
         """Return these options as a request; the weights of `stand-in` are exported first."""
         from photodup.photos.demo.encoder import export_stand_in
         from photodup.photos.embed.choose import EncoderRequest
-        from photodup.serving.endpoints import load_endpoints
 
         weights = export_stand_in() if self.weights == "stand-in" else self.weights
-        servers = load_endpoints(self.endpoints).backends if self.endpoints else {}
-        return EncoderRequest(self.backend, self.url, weights, servers)
+        return EncoderRequest(self.backend, self.url, weights)
 
 
 @dataclass(frozen=True)
@@ -76,9 +71,6 @@ class GroupOptions:
         list[str] | None,
         Option("--prefer-folder", help="keep what lies here before all else; repeat, best first"),
     ] = None
-    allow_random: Annotated[
-        bool, Option("--allow-random", help="study only: similar photos by untrained weights")
-    ] = False
 
     def of(self, folders: "Folders") -> dict[str, Any]:
         """Return these options for the photos of some folders, as arguments of `find_tiers`."""

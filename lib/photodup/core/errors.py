@@ -23,7 +23,6 @@ _OF_LIBRARIES = {
     "grpc": "RpcError",
     "httpx": "HTTPError",
     "psutil": "Error",
-    "requests": "RequestException",
     "tritonclient.utils": "InferenceServerException",
 }
 

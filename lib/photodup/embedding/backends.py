@@ -21,18 +21,16 @@ class Wire(NamedTuple):
     Attributes:
         servers: that take it.
         datatype: KServe's name for what it is made of; `BYTES` are encoded images.
-        is_lossy: by default the client compresses images to small JPEGs first, which changes their embeddings a little.
     """
 
     servers: tuple[str, ...]
     datatype: str = ""
-    is_lossy: bool = False
 
 
 WIRES = {
     "": Wire(("local",)),
-    "jpeg": Wire(("fastapi", "triton", "peer"), "BYTES", is_lossy=True),
-    "base64": Wire(("fastapi",), "BYTES", is_lossy=True),
+    "jpeg": Wire(("fastapi", "triton", "peer"), "BYTES"),
+    "base64": Wire(("fastapi",), "BYTES"),
     "fp32": Wire(("triton",), "FP32"),
     "fp16": Wire(("triton",), "FP16"),
     "uint8": Wire(("triton",), "UINT8"),
@@ -138,13 +136,8 @@ class Backend:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether images are sent as encoded files, not as pixels."""
+        """Whether encoded files are sent, not pixels; by default they are small JPEGs, which change embeddings a little."""
         return WIRES[self.wire].datatype == "BYTES"
-
-    @property
-    def is_lossy(self) -> bool:
-        """Whether what is sent has lost detail, so that embeddings differ a little."""
-        return WIRES[self.wire].is_lossy
 
     @property
     def triton_model(self) -> str:

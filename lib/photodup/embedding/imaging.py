@@ -6,7 +6,6 @@ and Triton start from the same input.
 
 import io
 import os
-import re
 import threading
 from contextlib import suppress
 from functools import cache
@@ -32,14 +31,10 @@ MAX_PIXELS = 250_000_000
 
 # Left out: readers that run another program (EPS), and containers with a second image inside (ICO, ICNS), whose size
 # the header does not tell.
-FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "PPM", "HEIF", "AVIF")
+FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "HEIF", "AVIF")
 # Formats of the extra `photos-more`. RAW goes first: most RAW files begin like a TIFF.
 _MORE = ("RAW", "JXL")
 _MAY_BE_RAW = (b"II", b"MM", b"FU", b"FO", b"\0M")
-
-# PPM, PGM and PBM also exist as numbers in text, which Pillow reads at 1.5 MB a second.
-MAX_TEXT_BYTES = 1_000_000
-_TEXT_FORMATS = (b"P1", b"P2", b"P3")
 
 # Pillow limits each unpacked text and profile of a PNG to 1 MB; workflows and printers' profiles are larger.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
@@ -92,7 +87,7 @@ def decode(
         data = source if not isinstance(source, str | os.PathLike) else Path(source).read_bytes()
         if not len(data):
             raise ImageError("the file is empty", name)
-        if problem := _costly(data):
+        if jpeg_scans.is_jpeg(data) and (problem := jpeg_scans.read_layout(data).problem):
             raise ImageError(problem, name)
         with open_image(data) as image:
             width, height = image.size
@@ -113,8 +108,6 @@ def decode(
     except MemoryError:
         raise ImageError("not enough memory to decode it", name) from None
     except Exception as error:  # Decoders raise nearly anything on hostile bytes; the caller needs one kind.
-        if "truncated" in str(error) and (ended := _with_end_mark(data)):
-            return decode(ended, max_pixels=max_pixels, draft_size=draft_size)
         reason = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
         raise ImageError(f"cannot be decoded: {reason}", name) from error
 
@@ -218,38 +211,6 @@ def open_image(data: bytes) -> Image.Image:
             return Image.open(io.BytesIO(data), formats=formats)
         finally:
             Image.MAX_IMAGE_PIXELS = limit
-
-
-def _with_end_mark(data: bytes) -> bytes | None:
-    """Return a JPEG with its missing end mark added; None if anything else is missing or it is no JPEG."""
-    if not jpeg_scans.is_jpeg(data) or not jpeg_scans.read_layout(data).has_every_scan:
-        return None
-    data, end, whole = bytes(data), b"\xff\xd9", b""
-    # A decoder skips bytes after a whole picture, but decodes them into a cut-off one (after a restart mark, if the scan
-    # has those). So if no padding changes a pixel, only the end mark is missing.
-    last = re.findall(rb"\xff[\xd0-\xd7]", data[data.rfind(b"\xff\xda") :])[-1:] or [b"\xff\xd7"]
-    restart = bytes([0xFF, 0xD0 | (last[0][1] + 1) & 7])
-    for pad in (b"", *(mark + 32 * pair for mark in (b"", restart) for pair in (b"\x55\xaa", b"\xaa\x55"))):
-        try:
-            with open_image(data + pad + end) as image:
-                image.load()
-                whole, pixels = whole or image.tobytes(), image.tobytes()
-        except Exception:
-            return None
-        if pixels != whole:
-            return None
-    return data + end
-
-
-def _costly(data: bytes) -> str | None:
-    if jpeg_scans.is_jpeg(data):
-        return jpeg_scans.read_layout(data).problem
-    if bytes(data[:2]) in _TEXT_FORMATS and len(data) > MAX_TEXT_BYTES:
-        return (
-            f"pixels written as text, {len(data) / 1e6:,.1f} MB of it, more than the limit of "
-            f"{MAX_TEXT_BYTES / 1e6:g}: save it as PNG"
-        )
-    return None
 
 
 _UPRIGHT = {

@@ -40,8 +40,6 @@ class Layout:
         header_bytes: up to the first scan.
         n_exif: APP1 segments that hold Exif.
         is_strict: the header's segments follow each other without a gap.
-        n_colours: of the frame.
-        scan_headers: the header of each scan: its colours, coefficients and bits.
     """
 
     width: int
@@ -51,19 +49,6 @@ class Layout:
     header_bytes: int
     n_exif: int
     is_strict: bool
-    n_colours: int
-    scan_headers: tuple[bytes, ...]
-
-    @property
-    def has_every_scan(self) -> bool:
-        """Return whether the scan headers cover all bits of all coefficients; the last scan may still be cut off."""
-        bits_left: dict[tuple[int, int], int] = {}
-        for header in self.scan_headers:
-            if len(header) < 6:
-                return False
-            ids, (first, last, bits) = header[1:-3:2], header[-3:]
-            bits_left |= {(colour, n): bits & 15 for colour in ids for n in range(first, min(last + 1, 64))}
-        return len(bits_left) == 64 * self.n_colours > 0 and not any(bits_left.values())
 
     @property
     def problem(self) -> str | None:
@@ -102,8 +87,7 @@ def read_layout(data: bytes) -> Layout:
 
     It follows libjpeg's path or goes further, so `scans` is never too small.
     """
-    width = height = scans = n_segments = n_exif = header_bytes = n_colours = 0
-    headers: list[bytes] = []
+    width = height = scans = n_segments = n_exif = header_bytes = 0
     is_strict, position, end = True, 2, len(data)
     while position < end and scans <= MAX_SCANS and n_segments <= MAX_SEGMENTS:
         if (
@@ -131,14 +115,10 @@ def read_layout(data: bytes) -> Layout:
             frame_width = int.from_bytes(data[position + 5 : position + 7], "big")
             if frame_width * frame_height >= width * height:
                 width, height = frame_width, frame_height
-                n_colours = int.from_bytes(data[position + 7 : position + 8], "big")
         elif marker == _APP1:
             n_exif += bytes(data[position + 2 : position + 6]) == b"Exif"
         elif marker == _SOS:
             header_bytes = header_bytes or position
             scans += 1
-            headers.append(bytes(data[position + 2 : position + length]))
         position += max(length, 2)
-    return Layout(
-        width, height, scans, n_segments, header_bytes or position, n_exif, is_strict, n_colours, tuple(headers)
-    )  # fmt: skip
+    return Layout(width, height, scans, n_segments, header_bytes or position, n_exif, is_strict)

@@ -17,6 +17,7 @@ import httpx
 from photodup.core.addresses import masked
 from photodup.core.errors import PhotodupError, ServerError
 from photodup.core.extras import import_extra
+from photodup.core.names import in_short
 from photodup.core.settings import key_headers
 from photodup.embedding.backends import ENGINES, PRECISIONS, Backend, parse_backend
 from photodup.embedding.client.http import Patience, Remote, ask
@@ -113,8 +114,8 @@ def availability_sentence(checks: Iterable[Check]) -> str:
     ready = [name for name, findings in servers.values() if READY in findings]
     bad = [(name, findings[0].rstrip(".")) for name, findings in servers.values() if READY not in findings]
     if not ready:
-        return f"Nothing answers: {join_names([name for name, _ in bad])}; the first: {bad[0][1]}."
-    answer = f"{join_names(ready)} {'answer' if ready[1:] else 'answers'}"
+        return f"Nothing answers: {in_short([name for name, _ in bad], len(bad))}; the first: {bad[0][1]}."
+    answer = f"{in_short(ready, len(ready))} {'answer' if ready[1:] else 'answers'}"
     return "; ".join([answer, *(f"{name} cannot be used: {error}" for name, error in bad)]) + "."
 
 
@@ -191,11 +192,6 @@ def _server_named(subject: str) -> str:
     if metrics:
         return f"{server}'s metrics"
     return server if server == "FastAPI" else f"Triton over {'gRPC' if '-grpc-' in name else 'HTTP'}"
-
-
-def join_names(names: list[str]) -> str:
-    """Join names as in a sentence: `a, b and c`."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _get(url: str, path: str = "", seconds: float = TIMEOUT_S, **request: Any) -> httpx.Response | None:

@@ -11,8 +11,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from imaging import IMAGE_SIZE, decode, to_uint8
 
-# First bytes of formats with unbounded decoding time, which nothing here can stop: TIFF, HEIC, AVIF and PPM.
-UNBOUNDED = re.compile(rb"II[*+]|MM\0[*+]|....ftyp|P[1-7fFy]\s", re.DOTALL)
+# First bytes of formats with unbounded decoding time, which nothing here can stop: TIFF, HEIC and AVIF.
+UNBOUNDED = re.compile(rb"II[*+]|MM\0[*+]|....ftyp", re.DOTALL)
 
 
 class TritonPythonModel:

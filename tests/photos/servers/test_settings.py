@@ -95,8 +95,11 @@ def test_folders_stay_inside_the_library():
             check_inside([folder])
 
 
-def chosen_by(digests=(), **request):
-    return choose(EncoderRequest(**request), digests)
+def chosen_by(digests=(), known=None, **request):
+    with pytest.MonkeyPatch.context() as patch:
+        if known:
+            patch.setattr("photodup.photos.embed.choose.KNOWN", known)
+        return choose(EncoderRequest(**request), digests)
 
 
 def where(choice):
@@ -118,12 +121,12 @@ def test_flag_before_environment_before_auto(monkeypatch):
 def test_auto_takes_a_trained_server_and_never_random_weights(small_service, random_service):
     trained, random = small_service().url, random_service.url
     servers = {"fastapi-pytorch-fp32-http-base64": random, "triton-onnx-fp32-http-fp32": SILENT}
-    left_out = chosen_by(endpoints=servers)
+    left_out = chosen_by(known=servers)
     assert (left_out.backend, left_out.mode) == ("local-pytorch-fp32", "local")
     assert "no server has trained weights" in left_out.reason
-    chosen = chosen_by(endpoints=servers | {"fastapi-pytorch-fp32-http-jpeg": trained})
+    chosen = chosen_by(known=servers | {"fastapi-pytorch-fp32-http-jpeg": trained})
     assert (chosen.backend, chosen.url) == ("fastapi-pytorch-fp32-http-jpeg", trained)
-    assert "no server answers" in chosen_by(endpoints={"fastapi-pytorch-fp32-http-jpeg": SILENT}).reason
+    assert "no server answers" in chosen_by(known={"fastapi-pytorch-fp32-http-jpeg": SILENT}).reason
 
 
 def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, small_service):
@@ -135,7 +138,7 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, sm
         first, second = probe_servers(servers.items())
         assert first.digest != second.digest
         for state in (first, second):
-            chosen = chosen_by(digests=[state.digest], endpoints=servers)
+            chosen = chosen_by(digests=[state.digest], known=servers)
             assert chosen.url == state.url and "this library's" in chosen.reason
     finally:
         other.stop()
@@ -143,7 +146,7 @@ def test_auto_prefers_the_model_of_this_librarys_embeddings(tmp_path, launch, sm
 
 def test_auto_stays_here_where_weights_are_named(monkeypatch, small_service):
     monkeypatch.setenv("MODEL_PRETRAINED", "onnx:mine.onnx")
-    chosen = chosen_by(endpoints={"fastapi-pytorch-fp32-http-jpeg": small_service().url})
+    chosen = chosen_by(known={"fastapi-pytorch-fp32-http-jpeg": small_service().url})
     assert chosen.mode == "local" and "onnx:mine.onnx" in chosen.reason
 
 
@@ -167,20 +170,17 @@ def test_states_say_who_answers_and_what_they_serve(tiny_triton, random_service)
 def test_what_is_worth_asking(monkeypatch):
     monkeypatch.setattr("photodup.photos.embed.choose.KNOWN", KNOWN)
     monkeypatch.setenv("INFERENCE_SERVICE_URL", "http://e:1")
-    found = known_backends({"fastapi-pytorch-fp32-http-jpeg": "http://f:1"})
-    assert found[:2] == [
-        ("fastapi-pytorch-fp32-http-jpeg", "http://e:1"),
-        ("fastapi-pytorch-fp32-http-jpeg", "http://f:1"),
-    ]
-    assert len(found) == 5, "and the documented ports of this machine"
+    found = known_backends()
+    assert found[0] == ("fastapi-pytorch-fp32-http-jpeg", "http://e:1")
+    assert len(found) == 4, "and the documented ports of this machine"
 
 
-def test_the_page_chooses_for_this_run_and_the_command_line_for_its_own(library, small_service):
+def test_the_page_chooses_for_this_run_and_the_command_line_for_its_own(library, small_service, monkeypatch):
     """The settings page over real HTTP, then the real command, against real services."""
     service, backend = small_service(), "fastapi-pytorch-fp32-http-jpeg"
-    request = EncoderRequest(endpoints={backend: service.url})
+    monkeypatch.setattr("photodup.photos.embed.choose.KNOWN", {backend: service.url})
     with (
-        ReviewServer(ReviewedFolder(library, encoder=request)) as server,
+        ReviewServer(ReviewedFolder(library)) as server,
         client_of(server, follow_redirects=True) as client,
     ):
         text = client.get("settings").text
@@ -200,7 +200,7 @@ def test_the_page_chooses_for_this_run_and_the_command_line_for_its_own(library,
         until(lambda: not client.get("work/state").json()["is_running"])
         assert server.session.tiers.model.digest == digest
         client.post("settings/backend", data={"backend": "auto"})
-        assert server.folder.encoder == request
+        assert server.folder.encoder == EncoderRequest()
     assert load_settings(library / ".photodup") == LibrarySettings(), "no address is stored"
     overruled = photodup("embed", library, INFERENCE_BACKEND="triton", INFERENCE_SERVICE_URL=SILENT)
     assert overruled.returncode == 2 and "Traceback" not in overruled.stderr

@@ -2,17 +2,20 @@
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.hostile_images import flat_png, grain, many_scans, text_ppm
+from support.hostile_images import flat_png, grain, many_scans
 from support.images import png
 from support.review_library import photo
 from support.triton import executions, infer, load, loaded, tiny_embedding
 
-from photodup.embedding.client.embedder import connect
+from photodup.embedding.backends import parse_backend
+from photodup.embedding.client.http import Patience
+from photodup.embedding.client.servers import server_client
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError, decode, encode, to_uint8
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.models.emulation import emulated_embedding
@@ -113,11 +116,12 @@ def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on(tiny_trit
             infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(jpeg, data, jpeg))
     assert infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(jpeg)).shape == (1, 512)
     for url, protocol in ((tiny_triton.http_url, "http"), (tiny_triton.grpc_url, "grpc")):  # a 400
+        backend = parse_backend(f"triton-onnx-fp32-{protocol}-jpeg")
         with (
-            connect(url, f"triton-onnx-fp32-{protocol}-jpeg", jpeg_quality=None) as embedder,
+            closing(server_client(url, backend, Patience())) as server,
             pytest.raises(ImageError, match=r"image 1: .*truncated"),
         ):
-            embedder.embed([jpeg, _bad()["truncated"][0]])
+            server.infer([jpeg, _bad()["truncated"][0]])
 
 
 def test_the_emulated_ensemble_answers_for_the_photo_it_got(tiny_triton) -> None:
@@ -167,7 +171,6 @@ def test_triton_refuses_what_it_could_not_stop(tiny_triton) -> None:
     refused = {
         "more than 100 scans": _encoded(many_scans()),
         "not JPEG, PNG, WebP, GIF or BMP": _encoded(encode(small, "TIFF")),
-        "use the FastAPI service": _encoded(text_ppm(1000)),
         "image 0: not JPEG, PNG, WebP, GIF or BMP: convert it, or use the": _encoded(encode(small, "HEIF")),
         "more than the limit of": _encoded(*[flat_png()] * 16),
     }

@@ -47,7 +47,7 @@ def open_session(
 
     if missing := set(providers) - set(onnxruntime.get_available_providers()):
         raise PhotodupError(
-            f"This ONNX Runtime has no {', '.join(sorted(missing))}: install the build that has it."
+            f"This ONNX Runtime has no {', '.join(sorted(missing))}: install the build that has it, such as onnxruntime-gpu."
         )
     existing(path)
     if "CUDAExecutionProvider" in providers:
@@ -105,19 +105,12 @@ def _load_cuda_libraries() -> None:
 
 
 def providers_for(device: str | None) -> list[str]:
-    """Return the execution providers for `cpu`, `cuda` or None (the best available).
-
-    Raises:
-        PhotodupError: this build lacks CUDA.
-    """
+    """Return the execution providers for `cpu`, `cuda` or None (the best available); `open_session` checks them."""
     import onnxruntime
 
-    cuda = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-    if device and device.startswith("cuda") and not cuda:
-        raise PhotodupError(
-            "This ONNX Runtime has no CUDA: install onnxruntime-gpu instead of onnxruntime, or use cpu."
-        )
-    return (["CUDAExecutionProvider"] if cuda and device != "cpu" else []) + ["CPUExecutionProvider"]
+    has_cuda = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    is_cuda = device.startswith("cuda") if device else has_cuda
+    return ["CUDAExecutionProvider", *CPU] if is_cuda else [*CPU]
 
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}

@@ -13,7 +13,7 @@ import hashlib
 import io
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,6 @@ def quantise(
     *,
     engine: str = "openvino",
     directory: Path | None = None,
-    keep_float: Sequence[str] = (),
 ) -> Path:
     """Write the INT8 file of some weights, and its notes beside it.
 
@@ -49,7 +48,6 @@ def quantise(
         images: at least `MIN_PHOTOGRAPHS` calibration photographs, normalised float32 [n, 3, 224, 224].
         engine: `openvino` (an IR by NNCF) or `onnx` (QDQ by ONNX Runtime's tool).
         directory: where the file goes; default build/models.
-        keep_float: OpenVINO: regular expressions for names of layers that stay float.
 
     Returns:
         The `.xml` (its weights in a `.bin` beside it) or the `.onnx`.
@@ -65,7 +63,7 @@ def quantise(
     path = reduced_path(source, engine, "int8", directory)
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = images_digest(images)
-    calibration = {"photographs": len(images), "digest": digest, "keep_float": list(keep_float)}
+    calibration = {"photographs": len(images), "digest": digest}
     notes = source.notes(engine, "int8", calibration=calibration)
     inside = {key: value for key, value in vars(notes).items() if value and isinstance(value, str)}
     inside |= {"calibration_digest": digest, "calibration_photographs": str(len(images))}
@@ -73,7 +71,7 @@ def quantise(
         scratch = Path(folder) / path.name
         try:
             if engine == "openvino":
-                _with_nncf(source, images, keep_float, inside, scratch)
+                _with_nncf(source, images, inside, scratch)
             else:
                 _with_onnx_runtime(source, images, inside, scratch)
         except PhotodupError:
@@ -97,9 +95,7 @@ def images_digest(images: np.ndarray) -> str:
     return hashlib.sha256(b"".join(each)).hexdigest()
 
 
-def _with_nncf(
-    source: WeightsSource, images: np.ndarray, keep_float: Sequence[str], notes: dict[str, str], path: Path
-) -> None:
+def _with_nncf(source: WeightsSource, images: np.ndarray, notes: dict[str, str], path: Path) -> None:
     nncf = _import_nncf()
     from openvino import save_model
 
@@ -116,7 +112,7 @@ def _with_nncf(
             model_type=nncf.ModelType.TRANSFORMER if "Softmax" in kinds.values() else None,
             preset=nncf.QuantizationPreset.MIXED,
             subset_size=len(images),
-            ignored_scope=nncf.IgnoredScope(names=depthwise, patterns=list(keep_float)),
+            ignored_scope=nncf.IgnoredScope(names=depthwise),
             advanced_parameters=advanced,
         )
     for key, value in notes.items():
@@ -153,8 +149,6 @@ def int8_file(source: Path, directory: Path, images: np.ndarray) -> Path:
             images = next(self.batches, None)
             return None if images is None else {"image": images}
 
-    if not len(images):
-        raise PhotodupError("INT8 needs photographs to calibrate with: give at least one.")
     path = directory / f"{source.stem}-compute-int8.onnx"
     with quiet_tools(), replacing(path) as scratch:
         quantize_static(

@@ -71,7 +71,7 @@ class Notes:
     model_pretrained: str
     model_digest: str
     sha256: str = ""
-    calibration: dict[str, int | str | list[str]] = field(default_factory=dict)
+    calibration: dict[str, int | str] = field(default_factory=dict)
     accuracy_check: dict[str, Any] | None = None
     draft_size: int = 0
 

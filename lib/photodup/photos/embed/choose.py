@@ -1,9 +1,9 @@
 """Choose the encoder of a library for `photodup embed`: a known server that answers, or the model in this process."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from photodup.core.errors import PhotodupError
@@ -35,13 +35,11 @@ class EncoderRequest:
         backend: its name, or `auto`.
         url: the server's address.
         weights: for the model in this process, as MODEL_PRETRAINED takes them; excludes a server.
-        endpoints: more servers that `auto` may ask, by backend.
     """
 
     backend: str | None = None
     url: str | None = None
     weights: str | None = None
-    endpoints: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,12 +82,11 @@ class ChosenEncoder:
         return connect(self.url, self.backend, mode=self.mode, pretrained=self.weights)  # type: ignore[arg-type]
 
 
-def known_backends(endpoints: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return (name, address) of every server worth asking: environment, endpoints file, port map."""
-    chosen, here = list[tuple[str, str]](), environment()
-    if here.service_url:
-        chosen.append((here.service_backend or _SERVICE, here.service_url))
-    return list(dict.fromkeys([*chosen, *endpoints.items(), *KNOWN.items()]))
+def known_backends() -> list[tuple[str, str]]:
+    """Return (name, address) of every server worth asking: environment, port map."""
+    here = environment()
+    chosen = [(here.service_backend or _SERVICE, here.service_url)] if here.service_url else []
+    return list(dict.fromkeys([*chosen, *KNOWN.items()]))
 
 
 def probe_servers(servers: Collection[tuple[str, str]]) -> list[ServerState]:
@@ -126,7 +123,7 @@ def choose(request: EncoderRequest, digests: Collection[str] = ()) -> ChosenEnco
     Raises:
         PhotodupError: weights together with a server, or with an unknown backend.
     """
-    backend, url, weights, endpoints = request.backend, request.url, request.weights, request.endpoints
+    backend, url, weights = request.backend, request.url, request.weights
     if weights:
         if url or backend == AUTO or not parse_backend(backend or LOCAL).is_local:
             raise PhotodupError("Weights are for the model in this process: leave the server out.")
@@ -135,16 +132,16 @@ def choose(request: EncoderRequest, digests: Collection[str] = ()) -> ChosenEnco
     if not backend and not url:
         backend, url, reason = here.service_backend, here.service_url, "as the environment says"
     if backend == AUTO or not (backend or url):
-        return _auto(url, digests, endpoints)
+        return _auto(url, digests)
     return ChosenEncoder(backend or None, url or None, None, reason)
 
 
-def _auto(url: str | None, digests: Collection[str], endpoints: Mapping[str, str]) -> ChosenEncoder:
+def _auto(url: str | None, digests: Collection[str]) -> ChosenEncoder:
     if url:
         return ChosenEncoder(_SERVICE, url, "auto", "that server if it answers, else this machine")
     if weights := environment().model_pretrained:
         return ChosenEncoder(LOCAL, None, "local", f"MODEL_PRETRAINED names weights here: {weights}")
-    states = probe_servers(known_backends(endpoints))
+    states = probe_servers(known_backends())
     fit = sorted(
         (s for s in states if s.fits_grouping), key=lambda state: not is_among(state.digest, digests)
     )

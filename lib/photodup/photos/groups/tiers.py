@@ -46,7 +46,6 @@ class GroupingOptions:
 
     Attributes:
         digest: the model, where several have embeddings.
-        allow_random: accept untrained weights, for studying the machinery.
         keep: rules as `resolution,format,…`, most important first.
         folders: folders by priority, relative to the library.
         feedback: the library's, if it was read already.
@@ -58,7 +57,6 @@ class GroupingOptions:
     """
 
     digest: str | None = None
-    allow_random: bool = False
     keep: str | None = None
     folders: Sequence[str] | None = None
     feedback: Feedback | None = None
@@ -117,7 +115,7 @@ class _Grouping:
     def tiers(self) -> Tiers:
         """Find both tiers."""
         catalogue, options, photos = self._catalogue, self._options, self._photos
-        model = choose_model(catalogue, options.digest, allow_random=options.allow_random)
+        model = choose_model(catalogue, options.digest)
         limits = THRESHOLDS.get(model.name, OTHER_MODEL) if model else None
         threshold = self._settings.threshold if options.threshold is None else options.threshold
         if limits and threshold is not None:

@@ -19,12 +19,8 @@ from photodup.photos.library.metadata import camera, count_fields, dates, exposu
 # Side of the greys from which the perceptual hash is made, pixels.
 GREYS = 32
 
-# Shortest side of the image for the perceptual hash, so that decoding a JPEG at 1/8 changes few
-# bits: `MAX_DRAFT_DISTANCE`.
+# Shortest side of the image for the perceptual hash: decoding a JPEG at 1/8 then changes at most 4 of its 64 bits (tested).
 DRAFT_SIZE = 256
-
-# Bits (of 64) by which the hash of a scaled decode may differ from that of a full decode. Tested.
-MAX_DRAFT_DISTANCE = 4
 
 # A picture whose greys span fewer levels is blank. Its bits would be rounding noise, and all blank pictures copies.
 _MIN_GREY_SPAN = 3
@@ -84,6 +80,11 @@ class PhotoFacts:
     exposure: str | None
     inventory: str
 
+    @classmethod
+    def of_unreadable(cls, data: bytes) -> "PhotoFacts":
+        """Return the facts of a file that cannot be decoded: only equal bytes are its copies."""
+        return cls(md5(data), len(data), "unreadable", 0, 0, None, b"", None, None, 0, None, inventory="")
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -105,11 +106,6 @@ def read_facts_and_look(data: bytes, look: Look | None) -> tuple[PhotoFacts, np.
     """
     image = imaging.decode(data, draft_size=look.draft_size if look else DRAFT_SIZE)
     return _facts(data, image), imaging.to_uint8(image) if look else None
-
-
-def facts_of_bytes(data: bytes) -> PhotoFacts:
-    """Return the facts of a file that cannot be decoded: only equal bytes are its copies."""
-    return PhotoFacts(md5(data), len(data), "unreadable", 0, 0, None, b"", None, None, 0, None, inventory="")
 
 
 def _facts(data: bytes, decoded: Image.Image) -> PhotoFacts:

@@ -24,13 +24,7 @@ from photodup.core.progress import bar
 from photodup.embedding import imaging
 from photodup.embedding.decode_pool import DecodePool, TooSlow
 from photodup.photos.library.catalogue import Catalogue, open_sound
-from photodup.photos.library.hashing import (
-    Look,
-    PhotoFacts,
-    facts_of_bytes,
-    read_facts_and_look,
-    unpack_facts,
-)
+from photodup.photos.library.hashing import Look, PhotoFacts, read_facts_and_look, unpack_facts
 from photodup.photos.library.walking import ListedFile, Listing, UnreadFile, read_bytes, walk
 
 # For one photograph. 250 megapixels take about five seconds, and more on a busy machine.
@@ -241,7 +235,8 @@ def _read(root: Path, look: Look | None, entry: ListedFile, processes: DecodePoo
     except TooSlow as error:  # perhaps a busy machine: tried again
         return _FileRead(entry, "inaccessible", error.reason)
     except imaging.ImageError as error:
-        return _FileRead(entry, "unreadable", error.reason, facts_of_bytes(data) if data else None)
+        by_bytes = PhotoFacts.of_unreadable(data) if data else None
+        return _FileRead(entry, "unreadable", error.reason, by_bytes)
     except OSError as error:
         return _FileRead(entry, "inaccessible", error.strerror or str(error))
     except MemoryError:

@@ -172,7 +172,7 @@ def settings(site: CurrentSite) -> Response:
     """Show this library's stored settings, which servers answer, and which one this run uses."""
     stored, request = site.session.settings, site.folder.encoder
     chosen = (request.backend or ("" if request.url else AUTO), request.url or "")
-    states = probe_servers(known_backends(request.endpoints))
+    states = probe_servers(known_backends())
     listed = {(state.name, state.url) for state in states} | {(AUTO, ""), *_LOCAL}
     return site.page(
         "settings.html",
@@ -340,7 +340,7 @@ def set_backend(site: CurrentSite, backend: Text = AUTO, name: Text = "", url: T
         if not state.answers:
             raise PhotodupError(state.problem)
     chosen = None if name == AUTO else name  # None: the environment comes before `auto`
-    site.folder.encoder = EncoderRequest(chosen, url or None, endpoints=site.folder.encoder.endpoints)
+    site.folder.encoder = EncoderRequest(chosen, url or None)
     return site.go("/settings")
 
 

@@ -246,8 +246,7 @@ class ReviewedFolder:
         if self.was_scanned:
             with Catalogue(self.root, self._catalogue) as opened:
                 load_settings(opened.own.path)
-                allow_random = bool(self._grouping.get("allow_random"))
-                choose_model(opened, self._grouping.get("digest"), allow_random=allow_random)
+                choose_model(opened, self._grouping.get("digest"))
 
     def open(self, seconds: float = math.inf) -> ReviewSession:
         """Open the folder, or group again if it is open.
@@ -312,7 +311,7 @@ class ReviewedFolder:
     def _require_one_model(self, embedder: "Embedder", models: list[Model]) -> None:
         """Refuse an encoder whose embeddings cannot be used here."""
         name = escaped(embedder.model_name or embedder.backend)
-        if embedder.is_random is not False and not self._grouping.get("allow_random"):
+        if embedder.is_random is not False:
             raise PhotodupError(
                 f"The encoder within reach ({name}) was never trained, or does not say so, and would call any two "
                 "photos similar: choose another one here or in the settings."

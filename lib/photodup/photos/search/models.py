@@ -35,15 +35,12 @@ THRESHOLDS: dict[str, ModelThresholds] = {
 OTHER_MODEL = ModelThresholds(0.75, 0.95, 0.90, "not measured for this model: run benchmarks/photo_quality")
 
 
-def choose_model(
-    catalogue: Catalogue, digest: str | None = None, *, allow_random: bool = False
-) -> Model | None:
+def choose_model(catalogue: Catalogue, digest: str | None = None) -> Model | None:
     """Return the model whose embeddings to group by; None where nothing has been embedded.
 
     Args:
         catalogue: an open catalogue.
         digest: a digest or its beginning; needed where several trained models have embeddings.
-        allow_random: accept untrained weights. Their groups mean nothing: for study only.
 
     Raises:
         PhotodupError: none or several match, or the only ones there are of random weights.
@@ -58,14 +55,13 @@ def choose_model(
     if not models:
         return None
     trained = [model for model in models if model.is_random is False]  # None: unknown
-    if not trained and not allow_random:
+    if not trained:
         origin = "random weights" if any(model.is_random for model in models) else "weights of unknown origin"
         raise PhotodupError(
             f"The embeddings in this catalogue come from {origin}, and what to delete must never rest "
-            "on them: run `photodup embed` with trained weights, or add --allow-random for study."
+            "on them: run `photodup embed` with trained weights."
         )
-    candidates = trained or models
-    if len(candidates) > 1:
-        names = ", ".join(f"{model.digest[:12]} ({model.name})" for model in candidates)
+    if len(trained) > 1:
+        names = ", ".join(f"{model.digest[:12]} ({model.name})" for model in trained)
         raise PhotodupError(f"Embeddings of several models are here: choose one with --model: {names}.")
-    return candidates[0]
+    return trained[0]

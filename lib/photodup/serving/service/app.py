@@ -251,8 +251,7 @@ def main() -> int:
     """Serve until SIGINT or SIGTERM; return the exit status, 2 if the start failed."""
     try:
         settings = read_settings()
-        port = claim_ports(settings.host, {"the FastAPI service (PORT)": settings.port})
-        settings.port = next(iter(port.values()))
+        (settings.port,) = claim_ports(settings.host, {"the FastAPI service (PORT)": settings.port}).values()
     except PhotodupError as error:
         print(f"photodup: {error}", file=sys.stderr)
         return 2

@@ -116,10 +116,6 @@ class GpuCollector(Collector):
         """Return the model of each GPU, by its driver's name."""
         return [self._nvml.nvmlDeviceGetName(device) for device in self._devices]
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Return nothing, so that registering does not call the driver."""
-        return iter(())
-
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield one metric family for each figure."""
         if not self._devices:

@@ -1,6 +1,6 @@
 """`photodup export --precision`: make the file, run the accuracy check, and write its verdict beside the file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,6 @@ def export_precision(
     engine: str = "openvino",
     folder: Path | None = None,
     directory: Path | None = None,
-    keep_float: Sequence[str] = (),
     draft: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> AccuracyCheck:
@@ -44,7 +43,6 @@ def export_precision(
         engine: `openvino`, or `onnx` for INT8 by ONNX Runtime's own tool.
         folder: the owner's photographs; default the demonstration's.
         directory: where files are; default build/models.
-        keep_float: regular expressions of layers to leave in float.
         draft: then check JPEGs decoded at a reduced scale too, as `photodup scan --embed` decodes them where that passes.
         say: receives lines of progress.
 
@@ -65,8 +63,7 @@ def export_precision(
         from photodup.embedding.engines.quantise import quantise
 
         say(f"Quantising {source.model_name} on {len(pictures.calibration)} pictures ({pictures.source})")
-        images = normalize(pictures.calibration)
-        quantise(source, images, engine=engine, directory=directory, keep_float=keep_float)
+        quantise(source, normalize(pictures.calibration), engine=engine, directory=directory)
     check = partial(check_decisions, source, precision, pictures, engine=engine, directory=directory, say=say)
     if precision != "fp32":
         accuracy = check()

@@ -10,7 +10,7 @@ import numpy as np
 from photodup.bench.stats.comparison import Outcome, Verdict
 from photodup.bench.stats.sentence import cells_of, number, percent
 from photodup.bench.verify.checks import NOT_ASKED, RIGHT, TOLERATED
-from photodup.serving.check import join_names
+from photodup.core.names import in_short
 from photodup.study.peers.alone import RECOVERY_LIMIT_S, ByServer
 
 if TYPE_CHECKING:
@@ -68,11 +68,13 @@ def faults(verified: ByServer) -> list[str]:
     """Return one line for each finding that is neither right nor tolerated, with its checks and the servers it holds for."""
     checks = _faulty(verified)
     words = checks.verdict + ", " + checks.words.str.rstrip(".")
-    names = checks.name.groupby([checks.server, words], sort=False).agg(lambda names: join_names([*names]))
+    names = checks.name.groupby([checks.server, words], sort=False).agg(
+        lambda names: in_short(names, len(names))
+    )
     findings: dict[str, list[str]] = {}
     for (label, sentence), of_server in names.items():
         findings.setdefault(f"{of_server}: {sentence}", []).append(label)
-    return [f"{sentence} ({join_names(labels)})" for sentence, labels in findings.items()]
+    return [f"{sentence} ({in_short(labels, len(labels))})" for sentence, labels in findings.items()]
 
 
 def answer(
@@ -133,8 +135,10 @@ def _servers(outcomes: Iterable[Outcome]) -> str:
         loads.setdefault(outcome.comparison.label_b, {})[outcome.comparison.load] = None
     labels: dict[str, list[str]] = {}
     for label, of_server in loads.items():
-        labels.setdefault(join_names([*of_server]), []).append(label)
-    return ", ".join(f"{join_names(names)} with {words} in flight" for words, names in labels.items())
+        labels.setdefault(in_short(of_server, len(of_server)), []).append(label)
+    return ", ".join(
+        f"{in_short(names, len(names))} with {words} in flight" for words, names in labels.items()
+    )
 
 
 def _is_faster(outcome: Outcome) -> bool:

@@ -21,6 +21,8 @@ TORCH_INDEX ?=
 # Weights of the study. random:0 needs no download and no timing depends on it; laion2b_s34b_b79k is the real one.
 MODEL_PRETRAINED ?= random:0
 export MODEL_PRETRAINED
+# Compiled modules are kept: pip does not make them, and several hundred processes would each compile pandas anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN    := .venv/bin
 TRITON := .venv-triton

@@ -12,7 +12,7 @@ BLOCK = 8  # side of a JPEG's block, pixels
 _COSINES = np.cos(np.pi / BLOCK * np.outer(np.arange(BLOCK), np.arange(BLOCK) + 1 / 2))
 # A JPEG's transform: the coefficients of a block are DCT @ block @ DCT.T.
 DCT = (_COSINES * np.sqrt(np.where(np.arange(BLOCK) == 0, 1, 2) / BLOCK)[:, None]).astype(np.float32)
-_LOSSLESS = frozenset({"PNG", "TIFF", "BMP", "PPM", "GIF", "RAW"})
+_LOSSLESS = frozenset({"PNG", "TIFF", "BMP", "GIF", "RAW"})
 
 
 def coefficients(greys: np.ndarray) -> np.ndarray:

@@ -341,8 +341,8 @@ def _copy(
     soft = _soft(keeper, softness)
     if softness:
         copy, is_exact = _as_strong(soft, save(softness), member, inside, saving, is_reduced=is_reduced)
-    own = saving if is_exact and not is_reduced else None
-    return View(member, soft, copy, keeper, inside, softness, own, place)
+    of_copy = saving if is_exact and not is_reduced else None
+    return View(member, soft, copy, keeper, inside, softness, of_copy, place)
 
 
 def _soft(picture: np.ndarray, softness: float) -> np.ndarray:
@@ -370,26 +370,26 @@ def _as_strong(
         return copy, is_exact
 
     @cache
-    def again(quality: int) -> np.ndarray:
+    def with_quality(quality: int) -> np.ndarray:
         return compressed(keeper, "WEBP" if saving.format == "WEBP" else "JPEG", quality=quality)
 
-    def stronger(quality: int) -> float:
-        return loss(greys, again(quality))
+    def loss_with(quality: int) -> float:
+        return loss(greys, with_quality(quality))
 
-    remaining = partial(loss, greys_of_member)
+    distance = partial(loss, greys_of_member)
     if saving.format == "WEBP":  # one encoder writes nearly all: with its quality it writes this member again
-        nearest = bisect_left(_WEBP, member_loss, key=stronger)
+        nearest = bisect_left(_WEBP, member_loss, key=loss_with)
         around = _WEBP[max(0, nearest - 2) : nearest + 2]  # the loss is not quite monotonic
-        return min(map(again, around), key=remaining), False
+        return min(map(with_quality, around), key=distance), False
     # JPEG imitates other formats, too.
-    first = bisect_left(_JPEG, max(strength, 0.6 * member_loss), key=stronger)
-    last = bisect_right(_JPEG, (1.5 if is_exact else 1.2) * member_loss, key=stronger)
-    tried = list(map(again, _JPEG[first:last]))
+    first = bisect_left(_JPEG, max(strength, 0.6 * member_loss), key=loss_with)
+    last = bisect_right(_JPEG, (1.5 if is_exact else 1.2) * member_loss, key=loss_with)
+    candidates = list(map(with_quality, _JPEG[first:last]))
     # A JPEG may have been saved before, and more strongly: accept that only if it explains the member.
-    twice = min((saved(picture, saving) for picture in tried), key=remaining, default=copy)
-    if tried and remaining(twice) < 0.5 * member_loss:
+    twice = min((saved(picture, saving) for picture in candidates), key=distance, default=copy)
+    if candidates and distance(twice) < 0.5 * member_loss:
         return twice, False
-    return (copy if is_exact or not tried else tried[-1]), is_exact
+    return (copy if is_exact or not candidates else candidates[-1]), is_exact
 
 
 def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[float]:

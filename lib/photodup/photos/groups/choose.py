@@ -64,16 +64,16 @@ def choose_keeper(
     # The sort is stable: first the best of those that lose nothing, then the best of the others.
     candidates.sort(key=loses.__getitem__)
 
-    def n_lost(keeper: int, most: int) -> int:
-        """Return how many others a keeper does not reproduce; those beyond `most` are not looked at."""
+    def n_lost(keeper: int, limit: int) -> int:
+        """Return how many others a keeper does not reproduce; those beyond `limit` are not looked at."""
         lost = (row for row in ranked if row != keeper and lacks(keeper, row))
-        return sum(1 for _ in islice(lost, most))
+        return sum(1 for _ in islice(lost, limit))
 
     keeper = next((row for row in candidates if not n_lost(row, 1)), None)
     if keeper is None:  # the one of the best that reproduces most
         best = sorted(candidates, key=ranked.index)[:_TRIED]
-        most = n_lost(best[0], len(ranked))
-        keeper = min(best, key=lambda row: n_lost(row, most))
+        limit = n_lost(best[0], len(ranked))
+        keeper = min(best, key=lambda row: n_lost(row, limit))
     return Decision(keeper, {row: tuple(lacks(keeper, row)) for row in ranked if row != keeper})
 
 

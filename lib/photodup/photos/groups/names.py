@@ -38,7 +38,7 @@ PLACES = (
 # picture. JPEG and lossless formats are equal here: the pixels tell which can reproduce the other.
 _FORMATS = (
     {"DNG", "RAW"},
-    {"TIFF", "PNG", "BMP", "PPM", "HEIF", "JPEG", "MPO"},
+    {"TIFF", "PNG", "BMP", "HEIF", "JPEG", "MPO"},
     {"AVIF", "JXL", "WEBP"},
     {"GIF"},
 )

@@ -170,14 +170,15 @@ def changes(comparisons: Sequence[np.ndarray]) -> Draw:
 
 def rules(draw: Draw, planted: float) -> dict[str, int]:
     """Return how many heads of `N_SIMULATED` that are slower by `planted` each rule fails; all rules see the same ones."""
-    from scipy.stats import ttest_1samp
+    from scipy.special import stdtr  # `ttest_1samp` takes 4 s for these 1,600 heads
 
     failed: Counter[str] = Counter()
     for head in planted_heads(draw, planted):
         every = np.concatenate(head)
         slower = math.expm1(np.median(every))
         failed["photodup gate"] += fails(head, GATE_LIMIT)
-        failed["t test at .001"] += ttest_1samp(every, 0, alternative="greater").pvalue < 0.001
+        t = every.mean() / (every.std(ddof=1) / math.sqrt(len(every)))
+        failed["t test at .001"] += stdtr(len(every) - 1, -t) < 0.001
         failed["last three visits over 5%"] += min(map(np.median, head[-3:])) > math.log1p(0.05)
         failed["median over 5%"] += slower > 0.05
         failed["median over 10%"] += slower > 0.10

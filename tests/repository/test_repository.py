@@ -175,13 +175,13 @@ def test_everything_required_is_pinned():
 def test_readme_tables_are_the_records(tmp_path):
     """`python -m tools.readme` would change nothing; it takes out what was typed, and misses a marker that is gone."""
     text, copy = (ROOT / "README.md").read_text(encoding="utf-8"), tmp_path / "README.md"
-    begin = "<!-- decisions:begin -->"
+    begin, blocks = "<!-- decisions:begin -->", readme_blocks()
     for given in (text, text.replace(begin, f"{begin}\n| made up | 1 ms |")):
         copy.write_text(given, encoding="utf-8")
-        assert write_blocks(copy, readme_blocks()).read_text(encoding="utf-8") == text
+        assert write_blocks(copy, blocks).read_text(encoding="utf-8") == text
     copy.write_text(text.replace("<!-- decisions:end -->", ""), encoding="utf-8")
     with pytest.raises(PhotodupError, match="no place for its part 'decisions'"):
-        write_blocks(copy, readme_blocks())
+        write_blocks(copy, blocks)
 
 
 @pytest.mark.parametrize(("page", "blocks", "holds"), [

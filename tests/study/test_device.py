@@ -14,12 +14,11 @@ from photodup.bench.record.store import RunStore, figures_of_run, load_records
 from photodup.core.errors import PhotodupError
 from photodup.study.precision import compiler
 
-torch = pytest.importorskip("torch")
 sys.path.insert(0, str(ROOT / "tools" / "gpu_kit"))
 
-import device  # noqa: E402
-import engines  # noqa: E402
-from device import CEILINGS, FIDELITY, PRECISIONS_OF, Budget, Device  # noqa: E402
+import device
+import engines
+from device import CEILINGS, FIDELITY, PRECISIONS_OF, Budget, Device
 
 ALL = [CEILINGS, "pytorch-eager", "pytorch-cuda-graph", FIDELITY, "onnx-cpu", "onnx-cuda"]
 
@@ -39,7 +38,12 @@ def images():
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory):
+def torch():
+    return pytest.importorskip("torch")  # not in every process that collects tests: it takes 3 s of CPU
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory, torch):
     """A tower of one convolution in place of ViT, and a graph: what is tested is the records, not the arithmetic."""
     tower = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 32, 32), torch.nn.Flatten()).eval()
     ends = ("image", ["n", 3, 224, 224]), ("embedding", ["n", 3, 1, 1])
@@ -83,7 +87,7 @@ def test_every_line_is_measured_or_explained(measure, tmp_path):
     assert "onnxruntime-gpu" in records["onnx-cuda fp32 b1"]["error"]
 
 
-def test_fidelity_compares_a_precision_with_float32_on_the_same_device(measure, toy, images):
+def test_fidelity_compares_a_precision_with_float32_on_the_same_device(measure, toy, images, torch):
     measured = measure([FIDELITY], ["bf16"])["fidelity bf16"]["result"]
     exact = toy[0](torch.from_numpy(images)).detach().numpy()
     low = toy[0].to(torch.bfloat16)(torch.from_numpy(images).bfloat16()).detach().float().numpy()
@@ -141,7 +145,7 @@ def test_a_budget_cuts_at_the_end_and_says_what(measure, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
-def test_float32_means_float32_also_in_convolutions(precision):
+def test_float32_means_float32_also_in_convolutions(precision, torch):
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     with engines.arithmetic(precision):
         assert torch.backends.cudnn.allow_tf32 is (precision == "tf32")
@@ -149,7 +153,7 @@ def test_float32_means_float32_also_in_convolutions(precision):
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
 
 
-def test_every_shape_is_compiled_for_itself(measure, monkeypatch):
+def test_every_shape_is_compiled_for_itself(measure, monkeypatch, torch):
     """A second shape would make PyTorch compile for any size; a ninth of one module would run eagerly."""
     asked, resets = [], []
     monkeypatch.setattr(torch, "compile", lambda network, **how: asked.append(how) or network)
@@ -158,7 +162,7 @@ def test_every_shape_is_compiled_for_itself(measure, monkeypatch):
     assert asked == [{"dynamic": False, "fullgraph": True}] * 3 and len(resets) == 3
 
 
-def test_a_broken_graph_is_a_line_and_not_the_end(measure, tmp_path):
+def test_a_broken_graph_is_a_line_and_not_the_end(measure, tmp_path, torch):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no graph")
     records = measure(
@@ -170,7 +174,7 @@ def test_a_broken_graph_is_a_line_and_not_the_end(measure, tmp_path):
     )
 
 
-def test_without_a_gpu_every_cuda_line_says_so_and_nothing_stops(measure):
+def test_without_a_gpu_every_cuda_line_says_so_and_nothing_stops(measure, torch):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     names = ["pytorch-eager", "pytorch-cuda-graph", "onnx-cuda", "onnx-tensorrt-graph"]

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 
-import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
 import pyarrow as pa
@@ -201,7 +200,9 @@ def test_the_report_opens_with_its_findings(deck):
 
 
 def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_across_a_panel():
-    figure, (left, middle, right) = plt.subplots(1, 3)
+    from matplotlib.figure import Figure
+
+    left, middle, right = (figure := Figure()).subplots(1, 3)
     left.plot([1, 2], [3.0, 4.5], label="FastAPI")
     left.plot(3, 6.0, "o", color=left.lines[0].get_color())
     left.plot(4, 7.0, "o", label="_hidden from the legend")
@@ -213,7 +214,6 @@ def test_the_data_of_a_figure_names_its_series_and_rows_and_holds_no_lines_acros
     charts.name_rows(right, ["INT8"])
     right.set(xlabel="images/s")
     found = [line.split(",") for line in charts.data_of(figure).splitlines()]
-    plt.close(figure)
     assert found[0] == ["panel", "series", "x", "y"]
     assert found[1:3] == [["p50", "FastAPI", "1", "3"], ["p50", "FastAPI", "2", "4.5"]]
     assert found[3:5] == [["p50", "FastAPI", "3", "6"], ["p50", "hidden from the legend", "4", "7"]]

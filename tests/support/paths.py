@@ -13,13 +13,8 @@ def link_checkout(folder: Path, demo_dir: Path) -> None:
         "notebooks", "model_repository", "lib", "benchmarks", "docker", "k8s", "tools", "results/published",
         "results/reference-cpu",
     ]  # fmt: skip
-    for run in (
-        "peers",
-        "drawn",
-        "drawn-again",
-        "control-plane",
-        "statistics",
-    ):  # a run behind a link is not read
+    # A run behind a link is not read.
+    for run in ("peers", "drawn", "drawn-again", "control-plane", "statistics"):
         shutil.copytree(ROOT / "results" / run, folder / "results" / run)
     for name in (*code, ".venv-triton", "pyproject.toml", "matplotlibrc"):
         (folder / name).symlink_to(ROOT / name)

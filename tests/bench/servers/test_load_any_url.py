@@ -540,7 +540,7 @@ def versus(tmp_path, body):
     (4, "throughput_images_per_s", " lower throughput than"),
 ])  # fmt: skip
 def test_the_slower_of_two_is_named_after_the_check(versus, visits, kept, in_flight, metric, found, figure):
-    said = versus(sleepy(10), sleepy(40), "--concurrency", in_flight, "--seconds", 10)
+    said = versus(sleepy(10), sleepy(120), "--concurrency", in_flight, "--seconds", 10)
     check, first = said[said.index("heck") - 1 :].splitlines()[:2]  # "The check failed" on a busy machine
     figure(check.startswith("Check: "), check)
     assert " through other connections " in check and first.startswith("Server 2 ") and found in first

@@ -95,4 +95,7 @@ def _sentence(parts: tuple[str, ...], missing: set[str]) -> str | None:
 
 def is_installed(module: str) -> bool:
     """Return whether a module can be found; it is not imported."""
-    return importlib.util.find_spec(module) is not None
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

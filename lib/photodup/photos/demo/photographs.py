@@ -10,13 +10,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from importlib import util
 from itertools import groupby
 from pathlib import Path
 
 from PIL import Image, ImageEnhance, ImageOps
 
 from photodup.core.errors import PhotodupError
-from photodup.core.extras import import_extra
 from photodup.core.files import replacing
 from photodup.core.names import printable
 from photodup.embedding import imaging
@@ -49,7 +49,12 @@ class Source:
             PhotodupError: the package that ships it is not installed.
         """
         package, folder = self.package
-        image = imaging.decode(Path(str(import_extra(package).__file__)).parent / folder / self.file)
+        spec = util.find_spec(package)
+        if spec is None or not spec.origin:
+            raise PhotodupError(
+                f"The demonstration photographs come with {package}: pip install 'photodup[demo]'."
+            )
+        image = imaging.decode(Path(spec.origin).parent / folder / self.file)
         sides = zip(self.box, image.size * 2, strict=True)
         left, top, right, bottom = (round(share * side) for share, side in sides)
         return image.crop((left, top, right, bottom))

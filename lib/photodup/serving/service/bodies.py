@@ -172,13 +172,23 @@ def read_base64(body: bytes, max_images: int) -> list[bytes]:
     images, problems = [], []
     for index, text in enumerate(encoded):
         try:
-            plain = text.partition(",")[2] if text.startswith("data:") else text
-            images.append(base64.b64decode(plain, validate=True))
+            images.append(_of_base64(text.partition(",")[2] if text.startswith("data:") else text))
         except ValueError as error:
-            problems.append(ImageProblem(index=index, reason=f"not base64 ({error})"))
+            problems.append(ImageProblem(index=index, reason=str(error)))
     if problems:
         raise bad_images(problems)
     return images
+
+
+def _of_base64(text: str) -> bytes:
+    """Decode base64, also with line breaks or in the URL alphabet; raise a ValueError that names the fault."""
+    with contextlib.suppress(ValueError):  # the usual form
+        return base64.b64decode(text, validate=True)
+    text = "".join(text.split()).rstrip("=")
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except ValueError as error:
+        raise ValueError(f"not base64 ({error})") from None
 
 
 def bad_images(problems: list[ImageProblem]) -> RequestError:

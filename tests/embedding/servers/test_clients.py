@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, nullcontext
 
 import numpy as np
 import pytest
@@ -13,18 +13,15 @@ from support.service import free_port
 from support.triton import tiny_embedding
 
 from photodup.core.errors import PhotodupError, ServerError
-from photodup.embedding.backends import Backend, parse_backend, wires_of
+from photodup.embedding.backends import Backend, wires_of
 from photodup.embedding.client import embedder as client
 from photodup.embedding.client.embedder import connect
 from photodup.embedding.client.http import Patience
-from photodup.embedding.client.servers import address_for_grpc, server_client
+from photodup.embedding.client.servers import address_for_grpc
 from photodup.embedding.imaging import ImageError, client_jpeg, decode, encode, normalize, to_uint8
 
 PHOTOS = [encode(photo(280 + 20 * seed, 250, seed), "JPEG") for seed in range(6)]
 PIXELS = np.stack([to_uint8(decode(data)) for data in PHOTOS])
-RESENT = np.stack(
-    [to_uint8(decode(client_jpeg(data))) for data in PHOTOS]
-)  # as `connect` sends them as JPEGs
 HASTY = Patience(connect_s=20, request_s=20, attempts=2, pause_s=0.01)
 TRITON = [wire for wire in wires_of("triton") if wire != "json"]
 FASTAPI = [f"fastapi-pytorch-fp32-http-{wire}" for wire in wires_of("fastapi")]
@@ -41,25 +38,21 @@ def triton_url(tiny_triton):
     return lambda protocol: tiny_triton.http_url if protocol == "http" else tiny_triton.grpc_url
 
 
-def answered(url: str, backend: str, files: list[bytes]) -> np.ndarray:
-    """Return the answer to whole files."""
-    with closing(server_client(url, parse_backend(backend), HASTY)) as server:
-        return server.infer(files)
-
-
 # --- right answers -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", FASTAPI)
 def test_the_service_answers_as_the_model_in_this_process(backend, random_service, random_model):
-    found = answered(random_service.url, backend, PHOTOS)
-    np.testing.assert_allclose(found, random_model.embed_pixels(PIXELS), atol=5e-6)
-    assert found.dtype == np.float32 and np.abs(found[0] - found[1]).max() > 1e-3
-    with connect(random_service.url, backend) as embedder:  # 10 KB each: other pixels, nearly the same vector
+    with connect(random_service.url, backend, jpeg_quality=None) as embedder:
+        found = embedder.embed(PHOTOS)
+        np.testing.assert_allclose(found, random_model.embed_pixels(PIXELS), atol=5e-6)
         assert (embedder.backend, embedder.model_digest) == (backend, random_model.digest)
         assert (embedder.is_random, embedder.dim, embedder.model_name) == (True, 512, "ViT-B-32")
+        assert found.dtype == np.float32 and np.abs(found[0] - found[1]).max() > 1e-3
+    with connect(random_service.url, backend) as embedder:  # 10 KB each: other pixels, nearly the same vector
         small = embedder.embed(PHOTOS[:2])
-        np.testing.assert_allclose(small, random_model.embed_pixels(RESENT[:2]), atol=5e-6)
+        resent = random_model.embed_pixels(np.stack([to_uint8(decode(client_jpeg(p))) for p in PHOTOS[:2]]))
+        np.testing.assert_allclose(small, resent, atol=5e-6)
         assert 1e-5 < np.abs(small - found[:2]).max() < 0.05
 
 
@@ -67,8 +60,8 @@ def test_the_service_answers_as_the_model_in_this_process(backend, random_servic
 @pytest.mark.parametrize("wire", TRITON)
 def test_triton_answers_as_the_graph_over_every_wire(protocol, wire, triton_url):
     name = f"triton-onnx-fp32-{protocol}-{wire}"
-    with connect(triton_url(protocol), name) as embedder:
-        found = answered(triton_url(protocol), name, PHOTOS) if wire == "jpeg" else embedder.embed(PHOTOS)
+    with connect(triton_url(protocol), name, jpeg_quality=None) as embedder:
+        found = embedder.embed(PHOTOS)
         wanted = tiny_embedding(normalize(PIXELS))
         np.testing.assert_allclose(found, wanted, atol=3e-3 if wire == "fp16" else 1e-5)
         assert (embedder.backend, embedder.model_digest) == (name, "tiny")
@@ -94,11 +87,16 @@ def test_files_bytes_and_images_may_be_mixed_and_keep_their_order(tmp_path, tiny
 
 @pytest.mark.parametrize("backend", FASTAPI)
 def test_a_large_batch_is_split_to_what_the_service_takes_in_order(backend, small_service):
-    """This service takes 8 images."""
-    order = [i % 6 for i in range(21)]
-    with connect(small_service().url, backend) as embedder:
-        found = embedder.embed([PHOTOS[i] for i in order])
-        np.testing.assert_allclose(found, tiny_embedding(RESENT[order]), atol=1e-5)
+    """Limits of this service: 8 images, 4 MB."""
+    server = small_service()
+    many = [PHOTOS[i % 6] for i in range(21)]
+    large = [encode(photo(700, 600, seed), "PNG") for seed in range(6)]  # 0.8 MB each
+    with connect(server.url, backend, jpeg_quality=None) as embedder:
+        wanted = tiny_embedding(PIXELS[[i % 6 for i in range(21)]])
+        np.testing.assert_allclose(embedder.embed(many), wanted, atol=1e-5)
+        assert sum(map(len, large)) > embedder.remote.max_bytes
+        pixels = np.stack([to_uint8(decode(data)) for data in large])
+        np.testing.assert_allclose(embedder.embed(large), tiny_embedding(pixels), atol=1e-5)
 
 
 def test_a_large_batch_is_split_to_what_triton_takes_in_order(triton_url):
@@ -127,18 +125,16 @@ def open_connections(pid: int) -> list[str]:
 # --- bad images ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("quality", [90, None])
 @pytest.mark.parametrize("backend", FASTAPI)
-def test_a_bad_image_is_named_by_its_position_in_the_call(backend, small_service):
+def test_a_bad_image_is_named_by_its_position_in_the_call(backend, quality, small_service):
     many = [PHOTOS[i % 6] for i in range(12)]
     many[10] = b"not an image"
-    with connect(small_service().url, backend) as embedder:
+    with connect(small_service().url, backend, jpeg_quality=quality) as embedder:
         with pytest.raises(ImageError, match="not an image") as caught:
             embedder.embed(many)
-        assert caught.value.index == 10
+        assert caught.value.index == 10  # in the second request, whether client or server noticed
         assert len(embedder.embed(PHOTOS)) == 6
-    with pytest.raises(ImageError, match="not an image") as caught:
-        answered(small_service().url, backend, many[6:])
-    assert caught.value.index == 4, "the server says which"
 
 
 def test_a_bomb_is_refused_before_it_is_sent_and_in_process(tiny_onnx):
@@ -191,8 +187,8 @@ def test_a_passing_failure_is_retried_within_bounds(flaky, how, failures, patien
     no_keep_alive(monkeypatch)
     ends = pytest.raises(ServerError, match="3 attempts") if failures > asked else nullcontext()
     patience = Patience(*patience, attempts=3, pause_s=0.01)
-    with connect(proxy.url, "pytorch", patience=patience) as embedder, ends:
-        np.testing.assert_allclose(embedder.embed(PHOTOS[:1]), tiny_embedding(RESENT[:1]), atol=1e-5)
+    with connect(proxy.url, "pytorch", jpeg_quality=None, patience=patience) as embedder, ends:
+        np.testing.assert_allclose(embedder.embed(PHOTOS[:1]), tiny_embedding(PIXELS[:1]), atol=1e-5)
     assert proxy.seen == asked
 
 

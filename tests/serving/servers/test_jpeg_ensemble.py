@@ -2,7 +2,6 @@
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,7 @@ from support.images import png
 from support.review_library import photo
 from support.triton import executions, infer, load, loaded, tiny_embedding
 
-from photodup.embedding.backends import parse_backend
-from photodup.embedding.client.http import Patience
-from photodup.embedding.client.servers import server_client
+from photodup.embedding.client.embedder import connect
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError, decode, encode, to_uint8
 from photodup.serving.triton.config import read_config, set_batching, set_parameter
 from photodup.serving.triton.models.emulation import emulated_embedding
@@ -116,12 +113,11 @@ def test_the_index_of_the_bad_image_is_named_and_the_ensemble_lives_on(tiny_trit
             infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(jpeg, data, jpeg))
     assert infer(tiny_triton, "openclip_vit_b32_jpeg", _encoded(jpeg)).shape == (1, 512)
     for url, protocol in ((tiny_triton.http_url, "http"), (tiny_triton.grpc_url, "grpc")):  # a 400
-        backend = parse_backend(f"triton-onnx-fp32-{protocol}-jpeg")
         with (
-            closing(server_client(url, backend, Patience())) as server,
+            connect(url, f"triton-onnx-fp32-{protocol}-jpeg", jpeg_quality=None) as embedder,
             pytest.raises(ImageError, match=r"image 1: .*truncated"),
         ):
-            server.infer([jpeg, _bad()["truncated"][0]])
+            embedder.embed([jpeg, _bad()["truncated"][0]])
 
 
 def test_the_emulated_ensemble_answers_for_the_photo_it_got(tiny_triton) -> None:

@@ -9,8 +9,9 @@ The environment variables of the published study work too: `INFERENCE_SERVICE_UR
 (`pytorch`, `triton`, `triton_grpc` or a full name) and `TRITON_GRPC_URL`.
 """
 
+import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -28,7 +29,7 @@ from photodup.embedding.client.servers import server_client
 from photodup.embedding.engines.weights import is_random
 from photodup.embedding.imaging import ImageError
 from photodup.embedding.vectors import counted_from, digest_drafted
-from photodup.embedding.wire.wires import in_type
+from photodup.embedding.wire.wires import JPEG_QUALITY, in_type
 
 LOCAL, SERVICE = Backend("local", "pytorch"), Backend("fastapi", "pytorch", "fp32", "http", "jpeg")
 LOCAL_BATCH = 32
@@ -57,8 +58,6 @@ class Embedder:
     is_random: bool | None
     dim: int | None
     precision: str
-    _chunks: Callable[[list[Source]], Iterator[Any]]
-    _infer: Callable[[Any], np.ndarray]
 
     def __init__(self) -> None:
         self._decoders = ThreadPoolExecutor(min(4, available_cores()), thread_name_prefix="decode")
@@ -110,6 +109,12 @@ class Embedder:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _chunks(self, images: list[Source]) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def _infer(self, chunk: Any) -> np.ndarray:
+        raise NotImplementedError
+
     def _prepared(self, images: list[Source], start: int, end: int, prepare: Any) -> list[Any]:
         def prepare_at(index: int) -> Any:
             try:
@@ -127,6 +132,7 @@ def connect(
     *,
     mode: Mode | None = None,
     patience: Patience | None = None,
+    jpeg_quality: int | None = JPEG_QUALITY,
     **local: Any,
 ) -> Embedder:
     """Return a client that has reached its server, or a model in this process.
@@ -135,12 +141,13 @@ def connect(
         url: `http://host:port`; default `INFERENCE_SERVICE_URL`. For gRPC, `host:port` is used as it is, and
             from an `http://` address the port is one higher unless `TRITON_GRPC_URL` says otherwise.
         backend: its name (see `photodup.embedding.backends`); default `INFERENCE_BACKEND`, else
-            `fastapi-pytorch-fp32-http-jpeg`, or `local-pytorch-fp32` without a server. The wires `jpeg` and `base64` carry
-            images of 224 pixels, about 10 KB each, which changes the embedding a little.
+            `fastapi-pytorch-fp32-http-jpeg`, or `local-pytorch-fp32` without a server.
         mode: `remote`, `local`, or `auto`: remote, or local with a warning if the server cannot be reached now
             (later it never switches: half a library from each would be hard to explain). By default remote if a
             URL or a server's backend is given, here or in the environment, else local.
         patience: timeouts and attempts.
+        jpeg_quality: wires `jpeg` and `base64`: shrink to 224 pixels and send about 10 KB, which changes the
+            embedding a little. None sends the whole file, and the server resizes it.
         **local: for local models: `pretrained` (the weights), and `engine`, `precision`, `threads`, `device`,
             `name` of `load_model`.
 
@@ -161,7 +168,7 @@ def connect(
     if parsed is None or parsed.is_local:
         parsed = SERVICE
     try:
-        return RemoteEmbedder(url, parsed, patience or Patience())
+        return RemoteEmbedder(url, parsed, patience or Patience(), jpeg_quality)
     except ServerError as error:
         if mode == "remote":
             raise
@@ -203,7 +210,9 @@ class LocalEmbedder(Embedder):
 class RemoteEmbedder(Embedder):
     """Embeddings from a server; splits batches into requests that it accepts, and keeps the connection."""
 
-    def __init__(self, url: str | None, backend: Backend, patience: Patience) -> None:
+    def __init__(
+        self, url: str | None, backend: Backend, patience: Patience, jpeg_quality: int | None
+    ) -> None:
         self._server = server_client(url, backend, patience)
         try:
             self.remote: Remote = self._server.describe()
@@ -211,7 +220,7 @@ class RemoteEmbedder(Embedder):
             self._server.close()
             raise
         super().__init__()
-        self.backend, self._wire = backend.name, backend.wire
+        self.backend, self._wire, self._quality = backend.name, backend.wire, jpeg_quality
         self._is_encoded = backend.is_encoded
         self.model_digest, self.model_name, self.dim = self.remote.digest, self.remote.name, self.remote.dim
         pretrained = self.remote.pretrained
@@ -228,12 +237,33 @@ class RemoteEmbedder(Embedder):
         step = self.remote.max_images
         for start in range(0, len(images), step):
             payloads = self._prepared(images, start, min(start + step, len(images)), self._payload)
-            yield payloads if self._is_encoded else np.stack(payloads)
+            yield from self._within_bytes(payloads) if self._is_encoded else [np.stack(payloads)]
+
+    def _within_bytes(self, payloads: list[bytes]) -> Iterator[list[bytes]]:
+        chunk: list[bytes] = []
+        for payload in payloads:
+            if chunk and sum(map(len, chunk)) + len(payload) > self.remote.max_bytes:
+                yield chunk
+                chunk = []
+            chunk.append(payload)
+        yield chunk
 
     def _payload(self, image: Source) -> Any:
+        image = self._decoded(image) if self.draft_size else image
         if self._is_encoded:
-            return imaging.client_jpeg(self._decoded(image))
+            if self._quality is not None:
+                return imaging.client_jpeg(self._decoded(image), self._quality)
+            if isinstance(image, Image.Image):
+                return imaging.to_jpeg(image, 95)
+            return image if isinstance(image, bytes) else _read(image)
         return in_type(imaging.to_uint8(self._decoded(image)), self._wire)
 
     def _infer(self, chunk: Any) -> np.ndarray:
         return self._server.infer(chunk)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageError(error.strerror or str(error), os.fspath(path)) from error

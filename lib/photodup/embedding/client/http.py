@@ -37,6 +37,7 @@ class Remote:
     precision: str | None = None
     accuracy_check: str | None = None
     max_images: int = 32
+    max_bytes: int = 1 << 60
 
 
 @dataclass(frozen=True)

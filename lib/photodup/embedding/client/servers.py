@@ -25,7 +25,7 @@ from photodup.embedding.client.http import (
     which_server,
 )
 from photodup.embedding.imaging import IMAGE_SIZE, ImageError
-from photodup.embedding.vectors import BrokenEmbedding
+from photodup.embedding.vectors import BrokenEmbedding, counted_from
 from photodup.embedding.wire import kserve, wires
 from photodup.embedding.wire.http import AnswerError, Base64Json, Multipart, read_json_answer
 
@@ -67,7 +67,10 @@ class FastApiServer:
             info = read_json_answer(response.raise_for_status().content)
             identity = {name: info[name] for name in ("digest", "name", "pretrained", "dim")}
             computing = {name: info.get(name) for name in ("precision", "accuracy_check")}
-            return Remote(**computing, **identity, max_images=info["limits"]["max_images"])
+            limits = info["limits"]
+            # base64 adds a third; the form's headers add about 150 bytes an image
+            maxima = {"max_images": limits["max_images"], "max_bytes": int(limits["max_body_bytes"] * 0.7)}
+            return Remote(**computing, **identity, **maxima)
         except (httpx.HTTPError, AnswerError, ValueError, KeyError, TypeError):
             if response.status_code == 404 and self._http.call("GET", "/healthz").status_code == 200:
                 return Remote(max_images=8)  # a service like the published one, which has no /info
@@ -77,6 +80,8 @@ class FastApiServer:
         response = self._http.post(self._protocol.encode(images))
         if response.status_code == 400:
             raise bad_image(response)
+        if response.status_code == 413 and len(images) > 1:  # such as too many pixels together
+            return self._halves(images)
         if response.status_code == 500 and (problems := image_problems(response)):
             rows = [row for row, _ in problems]
             raise BrokenEmbedding(f"{self.url}: {error_sentence(response)}", rows)
@@ -88,6 +93,12 @@ class FastApiServer:
             return self._protocol.decode((response.headers, response.content))
         except AnswerError:
             raise self._http.explain(response, FASTAPI) from None
+
+    def _halves(self, images: Sequence[bytes]) -> np.ndarray:
+        middle = len(images) // 2
+        first = self.infer(images[:middle])
+        with counted_from(middle):
+            return np.concatenate([first, self.infer(images[middle:])])
 
     def close(self) -> None:
         self._http.close()

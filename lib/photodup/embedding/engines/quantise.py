@@ -149,6 +149,8 @@ def int8_file(source: Path, directory: Path, images: np.ndarray) -> Path:
             images = next(self.batches, None)
             return None if images is None else {"image": images}
 
+    if not len(images):
+        raise PhotodupError("INT8 needs photographs to calibrate with: give at least one.")
     path = directory / f"{source.stem}-compute-int8.onnx"
     with quiet_tools(), replacing(path) as scratch:
         quantize_static(

@@ -252,7 +252,7 @@ def agreement_text() -> str:
     )
     old, new = (set(read_machine(folder).vector_instructions) for folder in folders)
     machine = (
-        f"another processor, which also has {in_short(sorted(new - old), len(new))}"
+        f"another processor, which also has {in_short(sorted(new - old), None)}"
         if new - old
         else "the same model of processor"
     )

@@ -40,10 +40,10 @@ def as_text(path: Path | bytes | str) -> str:
         return _SURROGATES.sub("\ufffd", os.fspath(path))  # type: ignore[arg-type]
 
 
-def in_short(names: Iterable[Path | str], limit: int = 4) -> str:
-    """Return names as words, printable: "a, b and c", and of more than `limit` the first and "2 more"."""
+def in_short(names: Iterable[Path | str], limit: int | None = 4) -> str:
+    """Return names as words, printable: "a, b and c", and of more than `limit` the first and "2 more"; None has no limit."""
     words = list(dict.fromkeys(map(printable, names)))
-    if len(words) > limit:
+    if limit and len(words) > limit:
         words = [*words[: limit - 1], f"{len(words) - limit + 1:,} more"]
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 

@@ -136,7 +136,7 @@ class Backend:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether encoded files are sent, not pixels; by default they are small JPEGs, which change embeddings a little."""
+        """Whether the client sends encoded files: by default small JPEGs, which change embeddings a little."""
         return WIRES[self.wire].datatype == "BYTES"
 
     @property

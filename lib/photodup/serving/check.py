@@ -114,8 +114,8 @@ def availability_sentence(checks: Iterable[Check]) -> str:
     ready = [name for name, findings in servers.values() if READY in findings]
     bad = [(name, findings[0].rstrip(".")) for name, findings in servers.values() if READY not in findings]
     if not ready:
-        return f"Nothing answers: {in_short([name for name, _ in bad], len(bad))}; the first: {bad[0][1]}."
-    answer = f"{in_short(ready, len(ready))} {'answer' if ready[1:] else 'answers'}"
+        return f"Nothing answers: {in_short([name for name, _ in bad], None)}; the first: {bad[0][1]}."
+    answer = f"{in_short(ready, None)} {'answer' if ready[1:] else 'answers'}"
     return "; ".join([answer, *(f"{name} cannot be used: {error}" for name, error in bad)]) + "."
 
 

@@ -263,7 +263,8 @@ class _Block(Window):
                 samples.append(row)
                 if row[-1] - self.started_at >= LONGEST_S:
                     self.counted = min(self.counted, FEWEST_ANSWERS)
-                    self.skipped = min(self.skipped, len(samples)) if self.load.wave == 1 else self.skipped
+                    if self.load.wave == 1:
+                        self.skipped = min(self.skipped, len(samples))
                 n, at = len(samples) - self.skipped, row[-1]
                 start = samples[self.skipped - 1][-1] if self.skipped and n > 0 else self.started_at
                 if n >= self.counted and not n % self.load.wave and at - start >= self.seconds:

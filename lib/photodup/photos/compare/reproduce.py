@@ -165,11 +165,6 @@ def lost(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return cells((before - after) ** 2)
 
 
-def _typical(loss: np.ndarray) -> float:
-    """Return the mean of `lost` without the tenth of the cells that lost most; 0 for none."""
-    return float(loss[loss <= np.quantile(loss, 0.9)].mean()) if loss.size else 0.0
-
-
 def octaves(greys: np.ndarray, n: int) -> Octaves:
     """Return n octaves of detail of a picture float32[h, w], the finest first, each at half the size of the one before."""
     import cv2
@@ -385,11 +380,13 @@ def _as_strong(
     first = bisect_left(_JPEG, max(strength, 0.6 * member_loss), key=loss_with)
     last = bisect_right(_JPEG, (1.5 if is_exact else 1.2) * member_loss, key=loss_with)
     candidates = list(map(with_quality, _JPEG[first:last]))
+    if not candidates:  # no quality loses as much
+        return copy, is_exact
     # A JPEG may have been saved before, and more strongly: accept that only if it explains the member.
-    twice = min((saved(picture, saving) for picture in candidates), key=distance, default=copy)
-    if candidates and distance(twice) < 0.5 * member_loss:
+    twice = min((saved(picture, saving) for picture in candidates), key=distance)
+    if distance(twice) < 0.5 * member_loss:
         return twice, False
-    return (copy if is_exact or not candidates else candidates[-1]), is_exact
+    return (copy if is_exact else candidates[-1]), is_exact
 
 
 def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[float]:

@@ -156,7 +156,7 @@ def merge_descriptions(*descriptions: Description) -> Description:
 def in_words(kinds: Description, *, plain: bool = False) -> str:
     """Return kinds as words: "date, place and a rating of 5", or plain: "date, place and rating"."""
     words = [kind if plain else phrase.format(kinds[kind]) for kind, phrase in KINDS.items() if kind in kinds]
-    return in_short(words, len(words)) or "none"
+    return in_short(words, None) or "none"
 
 
 def missing_kinds(keeper: Description, leaving: Description) -> Description:

@@ -142,9 +142,10 @@ class Command:
 
     command_line: str
     start_s: float
-    port: int = field(
-        default_factory=lambda: claim_ports("127.0.0.1", {"a command": 0})["a command"], init=False
-    )
+    port: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.port = claim_ports("127.0.0.1", {self.command_line: 0})[self.command_line]
 
     @contextlib.contextmanager
     def started(self, ready: Callable[[], Ready]) -> Iterator[Ready]:

@@ -40,7 +40,9 @@ def emulated_gpus() -> dict[str, EmulatedGpu]:
             name=name,
             base_ms=entry["batch_1_ms"] - slope,
             per_image_ms=slope,
-            **{key: entry[key] for key in ("gpu", "engine", "source")},
+            gpu=entry["gpu"],
+            engine=entry["engine"],
+            source=entry["source"],
             assumption=(
                 f"per-image time assumed: {gflop} GFLOP at {share:.0%} of {peak} TFLOP/s" if peak else ""
             ),

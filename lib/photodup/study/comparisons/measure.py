@@ -164,8 +164,9 @@ def missing_visits(run: Run, pairs: Sequence[Pair], amount: Amount) -> list[tupl
             pair = offered(run, pair)
             # No answer rests on an exploratory comparison, so the fewest visits are enough.
             is_due = number <= FEWEST_VISITS or pair.is_primary or pair.is_null
-            is_missing = not run.store.has(visit_key(pair), config=visit_config(pair, number))
-            if is_due and is_missing and not obstacle(run, pair):
+            if not is_due or run.store.has(visit_key(pair), config=visit_config(pair, number)):
+                continue
+            if not obstacle(run, pair):
                 visits.append((number, pair))
     return visits
 

@@ -68,13 +68,11 @@ def faults(verified: ByServer) -> list[str]:
     """Return one line for each finding that is neither right nor tolerated, with its checks and the servers it holds for."""
     checks = _faulty(verified)
     words = checks.verdict + ", " + checks.words.str.rstrip(".")
-    names = checks.name.groupby([checks.server, words], sort=False).agg(
-        lambda names: in_short(names, len(names))
-    )
+    names = checks.name.groupby([checks.server, words], sort=False).agg(lambda names: in_short(names, None))
     findings: dict[str, list[str]] = {}
     for (label, sentence), of_server in names.items():
         findings.setdefault(f"{of_server}: {sentence}", []).append(label)
-    return [f"{sentence} ({in_short(labels, len(labels))})" for sentence, labels in findings.items()]
+    return [f"{sentence} ({in_short(labels, None)})" for sentence, labels in findings.items()]
 
 
 def answer(
@@ -135,10 +133,8 @@ def _servers(outcomes: Iterable[Outcome]) -> str:
         loads.setdefault(outcome.comparison.label_b, {})[outcome.comparison.load] = None
     labels: dict[str, list[str]] = {}
     for label, of_server in loads.items():
-        labels.setdefault(in_short(of_server, len(of_server)), []).append(label)
-    return ", ".join(
-        f"{in_short(names, len(names))} with {words} in flight" for words, names in labels.items()
-    )
+        labels.setdefault(in_short(of_server, None), []).append(label)
+    return ", ".join(f"{in_short(names, None)} with {words} in flight" for words, names in labels.items())
 
 
 def _is_faster(outcome: Outcome) -> bool:

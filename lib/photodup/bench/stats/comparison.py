@@ -64,11 +64,11 @@ class Observed:
     def visit_means(self) -> np.ndarray:
         return np.array([float(visit.mean()) for visit in self.log_ratios])
 
-    @property
+    @cached_property
     def mean(self) -> float:
         return float(self.visit_means.mean())
 
-    @property
+    @cached_property
     def variance(self) -> float:
         """Of one visit's mean."""
         return float(self.visit_means.var(ddof=1)) if self.n_visits > 1 else 0.0

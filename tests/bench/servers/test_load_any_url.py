@@ -279,7 +279,7 @@ def answered(content: Any) -> Any:
     if callable(content):
         return content
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    return b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
 def changed(side: str, **fields: object) -> dict:
@@ -318,6 +318,8 @@ def hostile() -> Iterator:
     ("/embed", endless, "answer is longer than 4,194,304 bytes"),
     ("/embed", trickled, "answer was not whole within 1 s"),
     ("/embed", DEEP, r"The answer cannot be read \(RecursionError"),
+    ("/embed", b"<p>", "The answer is not JSON, its Content-Type is text/html: is the address right"),
+    ("/v1/embeddings", b"", "The answer is not JSON, it is empty: is the address right"),
     ("/embed", {"embeddings": 5}, "a 'embeddings' that is no list"),
     ("/embed", {"embeddings": [[{}]]}, r"cannot be read \(TypeError"),
     ("/embed", {"embeddings": [1, 2]}, r"have the shape \[2\]"),

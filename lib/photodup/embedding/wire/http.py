@@ -15,15 +15,7 @@ from photodup.core.files import parse_json
 _BOUNDARY = "photodup-7MA4YWxkTrZu0gW"
 _JSON = {"Content-Type": "application/json"}
 # Exceptions of hostile or broken JSON on its way to an array, endless nesting (RecursionError) included.
-_UNREADABLE = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    MemoryError,
-)
+_BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError)
 
 Answer = tuple[Mapping[str, str], bytes]  # headers, their names in lower case, and body
 Read = TypeVar("Read")
@@ -63,7 +55,7 @@ def answer_reader(subject: str) -> Callable[[Callable[..., Read]], Callable[...,
             try:
                 with np.errstate(over="raise"):  # a number beyond float32 is an error
                     return read(*arguments)
-            except _UNREADABLE as error:
+            except _BROKEN as error:
                 text = " ".join(str(error).split())[:200]
                 raise AnswerError(f"{subject} cannot be read ({type(error).__name__}: {text}).") from None
 
@@ -91,7 +83,7 @@ class Multipart:
 
     @answer_reader("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
-        content = parse_json(answer[1])
+        content = read_json_answer(answer[1], answer[0])
         if isinstance(content, list) and all(isinstance(row, list) for row in content):
             return _rows(content)
         return _rows(_member(content, "embeddings"))
@@ -104,9 +96,8 @@ class Base64Json(Multipart):
     path: str = "/embed/base64"
 
     def encode(self, images: Sequence[bytes]) -> HttpRequest:
-        return HttpRequest(
-            self.path, _JSON, json.dumps({"images": [_base64(image) for image in images]}).encode()
-        )
+        request = {"images": [_base64(image) for image in images]}
+        return HttpRequest(self.path, _JSON, json.dumps(request).encode())
 
 
 @dataclass(frozen=True)
@@ -133,7 +124,7 @@ class OpenAi:
 
     @answer_reader("The answer")
     def decode(self, answer: Answer) -> np.ndarray:
-        data = _member(parse_json(answer[1]), "data")
+        data = _member(read_json_answer(answer[1], answer[0]), "data")
         # Servers that do not number rows answer in order.
         return _rows([row["embedding"] for row in sorted(data, key=lambda row: row.get("index", 0))])
 
@@ -161,13 +152,18 @@ class Post:
 
 
 @answer_reader("The answer")
-def read_json_answer(body: bytes) -> Any:
-    """Parse JSON.
+def read_json_answer(body: bytes, headers: Mapping[str, str] = {}) -> Any:
+    """Parse JSON; the headers of an answer that is none say what it is, such as a page of a login.
 
     Raises:
         AnswerError: no JSON, nested too deeply, or too large in memory.
     """
-    return parse_json(body)
+    try:
+        return parse_json(body)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        name = "content-encoding" if "content-encoding" in headers else "content-type"
+        form = f"its {name.title()} is {headers.get(name, 'not stated')[:100]}" if body else "it is empty"
+        raise AnswerError(f"The answer is not JSON, {form}: is the address right?") from None
 
 
 def _base64(data: bytes | str) -> str:

@@ -129,7 +129,7 @@ class KserveHttp:
     def decode(self, answer: Answer) -> np.ndarray:
         headers, body = answer
         length = int(headers.get("inference-header-content-length") or len(body))
-        content = read_json_answer(body[:length])
+        content = read_json_answer(body[:length], headers)
         _check_version(self.version, content.get("model_version"))
         output = content["outputs"][0]
         # A server without binary tensors writes the numbers into the JSON.

@@ -425,10 +425,23 @@ def _colours(profile: bytes) -> str:
     if not profile or profile[16:20] not in (b"RGB ",):
         return sha256(profile).hexdigest() if profile and profile[16:20] != b"GRAY" else ""
     try:
-        patch = Image.fromarray(_COLOURS[None])
-        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        converted = ImageCms.profileToProfile(patch, source, ImageCms.createProfile("sRGB"), outputMode="RGB")
+        colours = _in_srgb(Image.fromarray(_COLOURS[None]), profile).tobytes().hex()
     except Exception:
         return sha256(profile).hexdigest()
-    colours = converted.tobytes().hex() if converted else ""
     return "" if _are_alike("", colours) else colours
+
+
+def _in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
+    source, target = ImageCms.ImageCmsProfile(io.BytesIO(profile)), ImageCms.createProfile("sRGB")
+    return ImageCms.profileToProfile(image, source, target, outputMode="RGB") or image
+
+
+def in_colours_of(other: Image.Image, image: Image.Image) -> Image.Image | None:
+    """Return a picture of another colour profile than sRGB in sRGB, if the other one is in sRGB; else None."""
+    profile, of_other = (picture.info.get("icc_profile") or b"" for picture in (image, other))
+    if not _colours(profile) or _colours(of_other):
+        return None
+    try:
+        return _in_srgb(image, profile)
+    except Exception:  # a damaged profile, or one of other colours than the picture's
+        return None

@@ -1,5 +1,6 @@
 """Stars: every member near its keeper, nobody twice, and no way to group by random weights by accident."""
 
+import io
 import shutil
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from PIL import Image
+from oracle import files
+from PIL import Image, ImageCms
 from support.library import CountingEmbedder, photo
-from support.review_library import listed
+from support.review_library import copies_in, listed
+from support.review_library import photo as photograph
 
 from photodup.core.errors import PhotodupError
 from photodup.photos.embed.batches import embed_library
@@ -136,6 +139,16 @@ def test_the_camera_file_is_kept_before_a_larger_screenshot_of_it(tmp_path):
     scan(tmp_path, progress=False)
     best = KeepRules(Sidecars(tmp_path)).choose(list(listed(tmp_path).values())).keeper
     assert str(best.path) == "camera.jpg"
+
+
+def test_a_copy_that_was_converted_to_srgb_goes(tmp_path):
+    image, profile = photograph("coffee"), files.swapped_profile()
+    image.save(tmp_path / "a.jpg", quality=93, icc_profile=profile)
+    source, target = ImageCms.ImageCmsProfile(io.BytesIO(profile)), ImageCms.createProfile("sRGB")
+    converted = ImageCms.profileToProfile(image, source, target)
+    converted.resize((360, 240)).save(tmp_path / "b.jpg", quality=75, icc_profile=None)
+    (group,) = copies_in(tmp_path)
+    assert [str(one.path) for one in group.may_go] == ["b.jpg"]
 
 
 def test_weights_nobody_vouches_for_are_refused_too(library):

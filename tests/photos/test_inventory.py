@@ -270,6 +270,17 @@ UNKNOWN = {
     "XMP property": (in_xmp("<GPano:ProjectionType>equirectangular</GPano:ProjectionType>"), "ProjectionType"),
     "XMP that ends early": (saved(PICTURE, xmp=files.xmp("<xmp:Nick>a</xmp:Nick>")[:-30]), "Nick"),
     "IPTC instructions": (with_segments(saved(PICTURE), photoshop((0x0404, iptc((40, b"burn in"))))), "Instructions"),
+    "Photoshop's address": (with_segments(saved(PICTURE), photoshop((0x040B, b"https://anna.example"))), "resource 1035"),
+    "a comment like a program's": (behind_start(0xFE, b"Created by Erna for the wedding, 3 June 1984"), "comment"),
+    "Panasonic's title": (tagged(xc6d2=b"first steps\0"), "50898"),
+    "name of a document": (tagged(x010d="Birth of Anna"), "Name"),
+    "sets of a catalogue": (in_xmp('<m:CatalogSets xmlns:m="http://ns.iview-multimedia.com/mediapro/1.0/">Norway'
+                                   "</m:CatalogSets>"), "CatalogSets"),
+    "EXIF rating in percent": (tagged(x4749=75), "a rating of 4"),
+    "XMP caption like code": (in_xmp(files.words("dc:description", "&lt;3 Anna", of="Alt")), "caption"),
+    "a year": (in_xmp("<photoshop:DateCreated>1952</photoshop:DateCreated>"), "date"),
+    "a month": (tagged(x9003="1952:06:  :  :  :  "), "date"),
+    "a year of IPTC": (with_segments(saved(PICTURE), photoshop((0x0404, iptc((55, b"19520000"))))), "date"),
     "Photoshop path": (with_segments(saved(PICTURE), photoshop((0x07D0, bytes(range(60))))), "Photoshop's resource 2000"),
 }  # fmt: skip
 
@@ -309,6 +320,27 @@ def test_a_date_is_one_in_all_fields(data):
 def test_a_program_that_saves_a_file_dates_no_photo():
     assert lost(tagged(x9003="2015:06:02 15:28:41"), tagged(x0132="2021:01:01 10:00:00")) == ""
     assert "another date" in lost(tagged(x9003="2015:06:02 15:28:41"), tagged(x9003="2021:01:01 10:00:00"))
+
+
+def test_the_day_of_a_scan_is_not_that_of_the_photo():
+    of_scan = Image.open(io.BytesIO(tagged(x9003="2010:05:06 12:00:00"))).info["exif"]
+    dated = in_xmp("<photoshop:DateCreated>1952-06-14</photoshop:DateCreated>", exif=of_scan)
+    assert "date" in lost(saved(PICTURE, exif=of_scan), dated)
+
+
+def test_a_rating_is_one_in_stars_and_in_percent():
+    in_percent = b' xmlns:MP="http://ns.microsoft.com/photo/1.0/"><MP:Rating>99</MP:Rating'
+    body = files.xmp("<xmp:Rating>5</xmp:Rating>")
+    both = body.replace(b' rdf:about=""', b' rdf:about=""' + in_percent, 1)
+    assert lost(saved(PICTURE, xmp=body), saved(PICTURE, xmp=both)) == ""
+
+
+def test_a_number_counts_by_its_name():
+    first, second = (
+        in_xmp(f"<crs:Shadows2012>{a}</crs:Shadows2012><crs:Highlights2012>{-a}</crs:Highlights2012>")
+        for a in (20, -20)
+    )
+    assert "Shadows2012" in lost(first, second)
 
 
 def test_a_text_means_the_same_wherever_it_stands():

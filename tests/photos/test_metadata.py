@@ -217,6 +217,7 @@ def test_an_edit_with_the_exposure_of_its_source_is_no_second_exposure(tmp_path,
         ("phone/DCIM/100APPLE/IMG_1.jpg", "Downloads/IMG_1.jpg"), ("a/2019-07-12 Anna/IMG_1.jpg", "Backup/IMG_1.jpg"),
         ("a/b/c/IMG_1.jpg", "Backup 2/IMG_1.jpg"), ("a/2019/IMG_1.jpg", "b/IMG_1.jpg"),
     )),
+    ("a/b/Erna 1952.jpg", "a/IMG_0012.jpg", "its name has words"),
     ("IMG_1.jpg", "b/IMG_1.jpg", "the shortest path"),
 ])  # fmt: skip
 def test_what_settles_files_that_are_equal(better, worse, why):

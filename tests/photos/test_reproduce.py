@@ -102,6 +102,14 @@ def test_a_lossless_master_stays_and_the_jpeg_exported_from_it_goes():
         assert reasons(master, export) == "" != reasons(export, master)
 
 
+def test_of_two_lossless_files_that_differ_in_one_pixel_none_goes():
+    image = original("coffee").image.copy()
+    first = saved(image, "PNG")
+    image.putpixel((100, 100), tuple(value ^ 32 for value in image.getpixel((100, 100))))
+    assert reasons(first, saved(image, "PNG")) == "which of the two is the original is not seen"
+    assert not reasons(first, saved(first.image, "TIFF"))
+
+
 def test_what_was_saved_again_more_finely_goes_for_its_source():
     source = saved(photo("coffee").resize((480, 320)), quality=80)
     again = saved(source.image, quality=93)

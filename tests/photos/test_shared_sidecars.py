@@ -67,6 +67,8 @@ CAMERA_RAW = (
 EDITED, EDITED_MORE, AS_SHOT = (
     xmp(CAMERA_RAW.format(*settings)).encode() for settings in ((1, True), (2, True), (0, False))
 )
+MONTH = xmp("photoshop:DateCreated='1952-06'").encode()
+STARRED = b"[IMG_1.jpg]\r\nstar=yes\r\n"
 WRITTEN_LATER = EDITED.replace(b"crs:Exp", b"xmp:MetadataDate='2026-01-02' crs:Exp") + b"\n"
 
 
@@ -102,6 +104,11 @@ FAVOURITE = b'{"photoTakenTime": {}, "favorited": true}'
         ({"A/IMG_1.json": b'{"a": 2}', "B/IMG_1.json": b'{"a": 3}'}, "A", "has its .json file beside it"),
         ({"B/NKSC_PARAM/IMG_1.jpg.nksc": b"x"}, "B", ""),
         ({"A/IMG_1.xmp": EDITED, "B/IMG_1.xmp": b"<x/>"}, "A", ""),
+        ({"B/IMG_1.xmp": MONTH, "A/IMG_1.xmp": EDITED}, "A", "has an edit in its .xmp file"),
+        ({"B/IMG_1.jpg.json": b'{"title": "At the sea"}', "A/IMG_1.jpg.json": b"x"}, "A", "has its .json file beside it"),
+        ({"B/.picasa.ini": STARRED}, "A", "has its .ini file beside it"),
+        ({"A/Picasa.ini": STARRED, "B/.picasa.ini": STARRED + b"backuphash=7"}, "A", ""),
+        ({"B/descript.ion": b'IMG_1.jpg At the sea'}, "A", "has its .ion file beside it"),
     ],
 )  # fmt: skip
 def test_what_lies_beside_a_copy_has_an_equal_beside_the_photo_to_keep(tmp_path, beside, kept, differs):

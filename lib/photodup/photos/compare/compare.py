@@ -68,8 +68,9 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, whole: View, 
         return "has more pixels"
     # Averaging a keeper that was enlarged by doubling pixels also returns the member's exact pixels.
     may_be_doubled = not is_one_size and view.resampling in (Image.Resampling.BOX, None)
-    is_framed = (~whole.inside).mean() > LIMITS.plain_beyond
-    if (member_rms <= LIMITS.equal_greys and not may_be_doubled) or is_framed:
+    is_exact = is_one_size and keeper.saving.is_lossless and member.saving.is_lossless
+    is_same = (whole.member == whole.keeper).all() if is_exact else member_rms <= LIMITS.equal_greys
+    if (is_same and not may_be_doubled) or (~whole.inside).mean() > LIMITS.plain_beyond:
         return ""  # the same pixels, or a member with an added border
     if placement.slant > LIMITS.slant:
         return "lies straighter, or is turned a little"

@@ -22,7 +22,7 @@ class EvidenceStore(CacheFile):
     """The evidence file. If it cannot be written, `problem` is a sentence about it, and nothing is stored."""
 
     FORM: ClassVar = Form(
-        version=15,  # raise when `may_be_one`, `verify_copy` or `lacks` change their verdicts
+        version=16,  # raise when `may_be_one`, `verify_copy` or `lacks` change their verdicts
         statements=(
             "CREATE TABLE pair (a BLOB, b BLOB, score REAL NOT NULL, PRIMARY KEY (a, b)) STRICT, WITHOUT ROWID",
             "CREATE TABLE digest (key TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT, WITHOUT ROWID",

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -15,6 +15,7 @@ from photodup.photos.compare.compare import lacks
 from photodup.photos.compare.pixels import Pixels, one_thread_each
 from photodup.photos.compare.unexplained import Difference
 from photodup.photos.groups.keepers import KeepRules
+from photodup.photos.library.inventory import in_colours_of
 
 TWO_EXPOSURES = "another exposure: the camera gives another time, exposure or number"
 # Files that are compared with all others where none reproduces all, and further keepers of a family, at most.
@@ -108,8 +109,11 @@ class Chooser:
         if pair not in self._compared:
             if time.monotonic() >= deadline_s:
                 raise TimeoutError
-            pictures = map(self._pixels.picture, (keeper, member))
-            self._compared[pair] = self._new[pair] = lacks(*pictures)
+            kept, leaving = map(self._pixels.picture, (keeper, member))
+            differences = lacks(kept, leaving)
+            if differences and (image := in_colours_of(leaving.image, kept.image)):
+                differences = lacks(replace(kept, image=image), leaving)
+            self._compared[pair] = self._new[pair] = differences
         return self._compared[pair]
 
     def choose(self, families: Sequence[Sequence[int]], deadline_s: float) -> list[Decision]:

@@ -111,7 +111,7 @@ class KeepRules:
         rule, *values = self._deciding(keeper, second)
         if rule:
             return Choice(keeper, rule, self._reason(rule, keeper, second))
-        settled = next((i for i, (a, b) in enumerate(zip(*values, strict=True)) if a != b), 2)
+        settled = next((i for i, (a, b) in enumerate(zip(*values, strict=True)) if a != b), -1)
         return Choice(keeper, None, f"equal by every rule: {PLACES[settled]}")
 
     def by_owner(self, keeper: Photo, copies: Sequence[Photo]) -> Choice | None:

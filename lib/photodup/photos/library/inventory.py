@@ -29,9 +29,9 @@ from photodup.photos.library.metadata import (
     collect_kinds,
     date_of,
     dates,
+    further_texts,
     in_degrees,
     is_metadata,
-    is_title,
     kinds_of,
     place_text,
     plain_text,
@@ -45,10 +45,9 @@ _ENCODER, _OF_PROGRAM, _OF_FILE, _OF_ENCODING, _SHARED = (
     for name in ("comments", "png_texts", "xmp_of_file", "xmp_of_encoding", "shared_namespaces")
 )
 _HARMLESS = frozenset({containers.EXIF, containers.PROFILE, *TABLES["parts"]})
-_OF_PLACE, _RATING, _COMMENT, _SOFTWARE = frozenset(range(5)), 0x4746, 0x9286, 0x0131  # EXIF
-_OF_KINDS = frozenset(
-    {*TABLES["exif"], _RATING, 0x010F, 0x0110, 0x9003, 0x9004, 0x9011, 0x9012, 0x9291, 0x9292}
-)
+_OF_PLACE, _COMMENT, _SOFTWARE = frozenset(range(5)), 0x9286, 0x0131  # EXIF
+_RATINGS, _TAKEN = (0x4746, 0x4749), (0x9003, 0x9004)
+_OF_KINDS = frozenset({*TABLES["exif"], *_TAKEN, *_RATINGS, 0x010F, 0x0110, 0x9011, 0x9012, 0x9291, 0x9292})
 _XMP_TAG, _IPTC_TAG, _RESOURCES_TAG, _LAYERS_TAG, _MORE_DIRECTORIES = 700, 33723, 34377, 37724, 330  # TIFF
 _BITS_TAG = 258
 _IPTC_RESOURCE, _XMP_RESOURCE = 0x0404, 0x0424
@@ -100,7 +99,9 @@ def lost_parts(keeper: Inventory, member: Inventory) -> list[str]:
     names = [name for digest, name in member.parts.items() if digest not in keeper.parts]
     changed: list[str] = []
     for name, texts in member.values.items():
-        if set(texts) <= words or (name == "MakerNote" and is_one_exposure and name in keeper.values):
+        if name == "MakerNote" and is_one_exposure and name in keeper.values:
+            continue
+        if set(texts) <= set(keeper.values.get(name, words)):
             continue
         (changed if name in keeper.values else names).append(name)
     names += [f"{member.bits} bits a channel"] if member.bits > keeper.bits else []
@@ -211,12 +212,9 @@ class _Reading:
             self.parts[sha256(body).hexdigest()[:32]] = name
 
     def further_values(self) -> dict[str, set[str]]:
-        """Return the values, and texts of a kind that `kinds` lacks: second ones, and those cut for their length."""
-        first = collect_kinds(self.kinds)
-        for kind, value in self.kinds:
-            text = value.strip("\0 \r\n\t") if isinstance(value, str) and kind in _WORDS else ""
-            if text and is_title(text) and text != first.get(kind):
-                self.add(kind, text)
+        """Return the values, and texts of a kind that `kinds` lacks."""
+        for kind, text in further_texts(self.kinds):
+            self.add(kind, text)
         return {name: texts for name, texts in self.values.items() if texts}
 
     def take(self, name: str, body: bytes) -> None:
@@ -277,7 +275,9 @@ class _Reading:
     def take_exif(self, exif: Directory, details: Directory, gps: Directory) -> None:
         """Take the directories of EXIF."""
         self.kinds += [(kind, date) for date, kind in dates(exif, details)]
-        self.kinds += [("camera", camera(exif)), ("rating", exif.get(_RATING)), ("place", _position(gps))]
+        self.kinds += [("date", plain_text(details.get(tag))) for tag in _TAKEN]  # also a part of a date
+        self.kinds += [("camera", camera(exif)), ("place", _position(gps))]
+        self.kinds += [("rating", exif.get(tag)) for tag in _RATINGS]
         self.kinds.append(("software", plain_text(exif.get(_SOFTWARE))))
         for tag, value in [*exif.items(), *details.items()]:
             raw = value if isinstance(value, bytes) else _longs(value)
@@ -303,9 +303,6 @@ class _Reading:
         for tag, value in gps.items():
             if tag not in _OF_PLACE:
                 self.add(ExifTags.GPSTAGS.get(tag, f"GPS tag {tag}"), value)
-
-
-_WORDS = frozenset({"title", "caption", "label", "copyright", "city", "state", "country", "location"})
 
 
 def xmp_values(properties: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -428,10 +425,23 @@ def _colours(profile: bytes) -> str:
     if not profile or profile[16:20] not in (b"RGB ",):
         return sha256(profile).hexdigest() if profile and profile[16:20] != b"GRAY" else ""
     try:
-        patch = Image.fromarray(_COLOURS[None])
-        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        converted = ImageCms.profileToProfile(patch, source, ImageCms.createProfile("sRGB"), outputMode="RGB")
+        colours = _in_srgb(Image.fromarray(_COLOURS[None]), profile).tobytes().hex()
     except Exception:
         return sha256(profile).hexdigest()
-    colours = converted.tobytes().hex() if converted else ""
     return "" if _are_alike("", colours) else colours
+
+
+def _in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
+    source, target = ImageCms.ImageCmsProfile(io.BytesIO(profile)), ImageCms.createProfile("sRGB")
+    return ImageCms.profileToProfile(image, source, target, outputMode="RGB") or image
+
+
+def in_colours_of(other: Image.Image, image: Image.Image) -> Image.Image | None:
+    """Return a picture of another colour profile than sRGB in sRGB, if the other one is in sRGB; else None."""
+    profile, of_other = (picture.info.get("icc_profile") or b"" for picture in (image, other))
+    if not _colours(profile) or _colours(of_other):
+        return None
+    try:
+        return _in_srgb(image, profile)
+    except Exception:  # a damaged profile, or one of other colours than the picture's
+        return None

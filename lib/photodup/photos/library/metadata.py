@@ -34,6 +34,8 @@ _REGIONS = "metadataworkinggroup.com/schemas/regions"  # whose `Name` is a perso
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns# "
 # Several values each.
 _LISTS, MOST_VALUES = frozenset({"keywords", "people", "author"}), 1000
+_WORDS = frozenset({"title", "caption", "label", "copyright", "city", "state", "country", "location"})
+_MOST_STARS = 5
 MOST_TEXT = 2000  # characters that are read of a value
 MOST_XMP_BYTES = 4_000_000  # of a packet or sidecar that are read
 _MAKE, _MODEL = 0x010F, 0x0110
@@ -214,6 +216,7 @@ def collect_kinds(values: Iterable[tuple[str, object]]) -> Description:
         text = value.strip("\0 \r\n\t")[:MOST_TEXT] if isinstance(value, str) else ""
         if kind == "rating":
             stars = round(_number(value) or 0)
+            stars = stars if stars <= _MOST_STARS else 1 + round(stars / 25)  # in percent, as Windows writes
             text = str(stars) if stars else ""  # 0: not rated
         elif kind in ("title", "caption") and not is_title(text):
             continue
@@ -234,6 +237,23 @@ def collect_kinds(values: Iterable[tuple[str, object]]) -> Description:
 def is_title(text: str) -> bool:
     """Return whether a person may have written a text: it is no camera's default title, and no code."""
     return text.lower() not in TABLES["no_titles"] and text[:1] not in ("{", "<")
+
+
+def further_texts(values: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str]]:
+    """Yield kind and text of what `collect_kinds` leaves out of several values.
+
+    These are second texts and dates, texts cut for their length or like code, and dates such as "1952-06".
+    """
+    values = list(values)
+    first = collect_kinds(values)
+    for kind, value in values:
+        text, base = value.strip("\0 \r\n\t") if isinstance(value, str) else "", first.get(kind)
+        if kind == "date" and re.search("[1-9]", text):
+            date = date_of(text) or text
+            if base is None or not _are_one(kind, str(base), date):
+                yield kind, date
+        elif kind in _WORDS and text and text.lower() not in TABLES["no_titles"] and text != base:
+            yield kind, text
 
 
 @dataclass

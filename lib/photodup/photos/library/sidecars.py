@@ -18,6 +18,7 @@ from photodup.photos.library.metadata import (
     MOST_XMP_BYTES,
     Description,
     collect_kinds,
+    further_texts,
     kinds_of,
     merge_descriptions,
     place_text,
@@ -52,12 +53,16 @@ _SUPPLEMENTAL, _LONG_NAME = ".supplemental-metadata", 40
 _YEAR = re.compile(r"^(Photos|Fotos|Foto) \w+ \d{4}$")  # folders of Google's export that are no albums
 
 # Keys of a JSON file about the export or the file itself; and the kinds of Google's keys.
-_OF_EXPORT = re.compile(
-    r"title|url|imageViews|geoDataExif|photoTakenTime|creationTime|photoLastModifiedTime|modificationTime|appSource"
-    r"|\w*Origin|\w*(export|upload|download)\w*(time|date|at)",
-    re.IGNORECASE,
+_OF_EXPORT = re.compile(r"\w*(export|upload|download)\w*(time|date|at)", re.IGNORECASE)
+_OF_GOOGLE = re.compile(
+    r"title|url|imageViews|geoDataExif|(photoTaken|creation|photoLastModified|modification)Time|appSource|\w*Origin"
 )
 _GOOGLE_KINDS = {"description": "caption", "people": "people", "geoData": "place"}
+# Files with lines about the photographs of their folder: Picasa's, of which only the owner's lines count, and a list of
+# descriptions by name, of ACDSee and file managers.
+_NOTES = frozenset({".picasa.ini", "picasa.ini", "descript.ion"})
+_OF_PICASA = re.compile(r"(star|caption|keywords|faces|albums|geotag|filters|crop|rotate)=.*")
+_DESCRIBED = re.compile(r'(?:"(.+?)"|(\S+))\s+(\S.*)')
 # XMP properties that repeat the photo's own.
 _OF_PHOTO = re.compile(r"/tiff/1\.0/|/exif/1\.0/|cipa\.jp/exif")
 
@@ -196,6 +201,7 @@ class Sidecars:
     def __init__(self, library: Path) -> None:
         self.library, self._folder = library, cache(_Folder)
         self.along, self._content, self._album = cache(self._along), cache(_read), cache(self._read_album)
+        self._noted = cache(_notes)
         self.memory: Memory | None = None
 
     def files_of(self, path: Path) -> list[Path]:
@@ -208,10 +214,14 @@ class Sidecars:
         return [file for file in self.files_of(path) if self._content(file).values != {}]
 
     def lost(self, keeper: Path, leaving: Path) -> list[str]:
-        """Return the suffixes of a leaving photo's files without an equal beside the keeper."""
+        """Return the suffixes of a leaving photo's files without an equal beside the keeper, and of notes about it alone."""
         keeper_files = self.along(keeper)
         files = [f for f in self.along(leaving) if not any(self._is_equal(f, file) for file in keeper_files)]
-        return sorted({_suffix(file) for file in files})
+        noted, of_keeper = (
+            self._noted((self.library / path).parent).get(_folded(path.name), set())
+            for path in (leaving, keeper)
+        )
+        return sorted({_suffix(file) for file in files} | {suffix for suffix, _ in noted - of_keeper})
 
     def _is_equal(self, file: Path, other: Path) -> bool:
         """Return whether another file has all values of a file, or its bytes; False if one cannot be read."""
@@ -260,17 +270,22 @@ def _read(path: Path) -> _Content:
         with suppress(OSError), open(path, "rb") as file:
             data = file.read(MOST_XMP_BYTES + 1)
             packet = read_xmp(data[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
-            described = collect_kinds(kinds_of(packet.values))
+            said = list(kinds_of(packet.values))
             if not packet.is_whole or len(data) > MOST_XMP_BYTES:
-                return _Content(described)
-            further = xmp_values(packet.values).items()
-            return _Content(described, {name: texts for name, texts in further if not _OF_PHOTO.search(name)})
+                return _Content(collect_kinds(said))
+            values: dict[str, str | tuple[str, ...]] = {
+                name: texts for name, texts in xmp_values(packet.values).items() if not _OF_PHOTO.search(name)
+            }
+            for kind, text in further_texts(said):
+                values[kind] = (*values.get(kind, ()), text)
+            return _Content(collect_kinds(said), values)
     if _suffix(path) == ".json" and (exported := _read_json(path)):
-        kinds = _google_kinds(exported) if "photoTakenTime" in exported else {}
+        is_google = "photoTakenTime" in exported
+        kinds, of_export = (_google_kinds(exported), _OF_GOOGLE) if is_google else ({}, _OF_EXPORT)
         values = {
             key: json.dumps(value, sort_keys=True)
             for key, value in exported.items()
-            if value and not _OF_EXPORT.fullmatch(key) and _GOOGLE_KINDS.get(key) not in kinds
+            if value and not of_export.fullmatch(key) and _GOOGLE_KINDS.get(key) not in kinds
         }
         if not _position(exported):  # zeros mean no place
             values.pop("geoData", None)
@@ -302,6 +317,26 @@ def _position(exported: Mapping[str, object]) -> tuple[float, float] | None:
         case [int() | float() as latitude, int() | float() as longitude] if latitude or longitude:
             return latitude, longitude
     return None
+
+
+def _notes(folder: Path) -> dict[str, set[tuple[str, str]]]:
+    """Return by folded name what the notes of a folder (`_NOTES`) say of its files: the notes' suffix, and a line."""
+    said: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for file in _files(folder):
+        if _folded(file.name) not in _NOTES:
+            continue
+        name, lines, suffix = "", list[str](), _suffix(file)
+        with suppress(OSError), open(file, "rb") as opened:
+            lines = opened.read(MOST_XMP_BYTES).decode("utf-8-sig", "replace").splitlines()
+        for line in map(str.strip, lines):
+            if suffix == ".ion":
+                if match := _DESCRIBED.fullmatch(line):
+                    said[_folded(match[1] or match[2])].add((suffix, match[3]))
+            elif line.startswith("["):
+                name = _folded(line.strip("[]"))
+            elif _OF_PICASA.fullmatch(line):
+                said[name].add((suffix, line))
+    return said
 
 
 def _with_longest_name(name: str, photos: Mapping[str, list[Path]]) -> list[Path]:

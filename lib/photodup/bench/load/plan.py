@@ -53,9 +53,7 @@ class WindowPlan:
     def expected_s(self, load: Load, answer_s: float) -> float:
         """Return about how long a window takes whose answers come so many seconds after each other, with start and ramp."""
         wave_s = load.wave * answer_s
-        ramp_s = (
-            max(self.ramp_s, min(RAMP_WAVES * wave_s, RAMP_TIMES * self.seconds)) if load.wave > 1 else 0.0
-        )
+        ramp_s = max(self.ramp_s, min(RAMP_WAVES * wave_s, RAMP_TIMES * self.seconds))
         open_s = max(self.length_s(load), min(max(self.min_answers * answer_s, 2 * wave_s), self.longest_s))
         return START_S + ramp_s + open_s + 2 * wave_s  # one wave warms up, one is in flight at the end
 

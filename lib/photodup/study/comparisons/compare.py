@@ -57,7 +57,7 @@ def compare(
         pairs = [pair for pair in pairs if pair.is_primary]
     offered_pairs = [pair for pair in pairs if not obstacle(run, offered(run, pair))]
     pairs += declared.nulls_of(offered_pairs, quick=is_quick)
-    amount, window = Amount(visits, plan_of(visit_s)), window or WindowPlan()
+    amount, window = amount_of_turns(visits, visit_s), window or WindowPlan()
     asks_servers = bool(figures) or not all(pair.a.server for pair in pairs)
     is_complete = not (missing_visits(run, pairs, amount) or missing_windows(run, figures, window))
     if not is_complete and (ready := ready_to_measure(run, asks_servers=asks_servers)):
@@ -65,18 +65,18 @@ def compare(
     return read_comparisons(run, notebook, declared=declared)
 
 
-def plan_of(visit_s: float) -> VisitPlan:
-    """Return a plan whose turns take so many seconds, with the usual blocks unless not even one palindrome fits."""
+def amount_of_turns(visits: int, visit_s: float) -> Amount:
+    """Return visits whose turns take about so many seconds, in short blocks where not even one palindrome would fit."""
     usual = VisitPlan()
-    return replace(
+    plan = replace(
         usual,
-        palindromes=max(1, round(visit_s / (BLOCKS * usual.block_s))),
         min_answers=max(3, min(usual.min_answers, round(visit_s))),
         min_waves=max(1, min(usual.min_waves, round(visit_s))),
         block_s=min(usual.block_s, visit_s / BLOCKS),
         alone_s=min(usual.alone_s, 0.2 * visit_s),
         warmup_s=min(usual.warmup_s, 0.1 * visit_s),
     )
+    return Amount(visits, plan, turns_s=visit_s)
 
 
 def _measure(

@@ -49,31 +49,39 @@ class Amount:
 
     Attributes:
         starts: how often all servers are started, spread over the rounds of visits; 0: for each round.
+        turns_s: about how long the turns of a visit take, at least one palindrome; None leaves their number to the plan.
     """
 
     visits: int = 4
     plan: VisitPlan = field(default_factory=VisitPlan)
     starts: int = 0
+    turns_s: float | None = None
 
     def visit_s(self, run: Run, pair: Pair) -> float:
-        """Return about how long a visit of a comparison takes, seconds; the servers are asked how fast they answer."""
-        plan, blocks_s = self.plan_of(run, pair), 0.0  # one of each side
-        for side in (pair.a, pair.b):
-            url = run.endpoints.backends.get(
-                side.backend.listed_as
-            )  # none of a server that is started for the visit
-            blocks_s += plan.expected_s(
-                pair.load, tried_answer_s(side.backend, url, pair.load, *side.options)
-            )
+        """Return about how long a visit of a comparison takes, seconds."""
+        plan, blocks_s = self.plan_of(run, pair), self.blocks_s(run, pair)
         if is_set_for_blocks(run, pair):
             return 2 * blocks_s + 8 * LOAD_S
         return 2 * (READY_S if pair.a.server else plan.warmup_s) + (2 * plan.palindromes + 1) * blocks_s
+
+    def blocks_s(self, run: Run, pair: Pair) -> float:
+        """Return about how long a block of each side takes, seconds; the servers are asked how fast they answer."""
+        seconds = 0.0
+        for side in (pair.a, pair.b):
+            url = run.endpoints.backends.get(side.backend.listed_as)  # none of a peer
+            answer_s = tried_answer_s(side.backend, url, pair.load, *side.options)
+            seconds += self.plan.expected_s(pair.load, answer_s)
+        return seconds
 
     def plan_of(self, run: Run, pair: Pair) -> VisitPlan:
         """Return the plan of a comparison's visits: no answer rests on an exploratory one, so it has one palindrome."""
         if is_set_for_blocks(run, pair):
             return replace(self.plan, palindromes=1, block_s=max(self.plan.block_s, SERVED_BLOCK_S))
-        return replace(self.plan, palindromes=1) if pair.is_exploratory else self.plan
+        if pair.is_exploratory:
+            return replace(self.plan, palindromes=1)
+        if self.turns_s is None:
+            return self.plan
+        return replace(self.plan, palindromes=max(1, round(self.turns_s / (2 * self.blocks_s(run, pair)))))
 
 
 def amount_of(options: Mapping[str, Any], visits: int | None = None) -> Amount:

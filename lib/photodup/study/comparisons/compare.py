@@ -59,9 +59,20 @@ def compare(
     pairs += declared.nulls_of(offered_pairs, quick=is_quick)
     amount, window = amount_of_turns(visits, visit_s), window or WindowPlan()
     asks_servers = bool(figures) or not all(pair.a.server for pair in pairs)
-    is_complete = not (missing_visits(run, pairs, amount) or missing_windows(run, figures, window))
-    if not is_complete and (ready := ready_to_measure(run, asks_servers=asks_servers)):
-        _measure(ready, pairs, amount, figures, window)  # without servers that do not answer
+
+    def missing(run: Run) -> tuple[list[tuple[int, Pair]], list[tuple[int, FigureSpec]]]:
+        return missing_visits(run, pairs, amount), missing_windows(run, figures, window)
+
+    if any(missing(run)) and (ready := ready_to_measure(run, asks_servers=asks_servers)):
+        due_visits, due_windows = missing(ready)  # without servers that do not answer
+        counts = {"visits": len(due_visits), "windows": len(due_windows)}
+        if due := " and ".join(f"{n} {name}" for name, n in counts.items() if n):
+            seconds = sum(amount.visit_s(ready, pair) for _, pair in due_visits)
+            ready.announce(due, seconds + windows_s(ready, due_windows, window))
+            with ready.store:
+                measure_comparisons(ready, pairs, amount)
+                write_outcomes(ready)
+                measure_windows(ready, due_windows, window)
     return read_comparisons(run, notebook, declared=declared)
 
 
@@ -77,17 +88,3 @@ def amount_of_turns(visits: int, visit_s: float) -> Amount:
         warmup_s=min(usual.warmup_s, 0.1 * visit_s),
     )
     return Amount(visits, plan, turns_s=visit_s)
-
-
-def _measure(
-    run: Run, pairs: Sequence[Pair], amount: Amount, figures: Sequence[FigureSpec], window: WindowPlan
-) -> None:
-    visits, windows = missing_visits(run, pairs, amount), missing_windows(run, figures, window)
-    counts = {"visits": len(visits), "windows": len(windows)}
-    if missing := " and ".join(f"{n} {name}" for name, n in counts.items() if n):
-        seconds = sum(amount.visit_s(run, pair) for _, pair in visits) + windows_s(run, windows, window)
-        run.announce(missing, seconds)
-        with run.store:
-            measure_comparisons(run, pairs, amount)
-            write_outcomes(run)
-            measure_windows(run, windows, window)

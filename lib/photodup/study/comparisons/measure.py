@@ -179,9 +179,8 @@ def missing_visits(run: Run, pairs: Sequence[Pair], amount: Amount) -> list[tupl
             pair = offered(run, pair)
             # No answer rests on an exploratory comparison, so the fewest visits are enough.
             is_due = number <= FEWEST_VISITS or not pair.is_exploratory
-            if not is_due or run.store.has(visit_key(pair), config=visit_config(pair, number)):
-                continue
-            if not obstacle(run, pair):
+            has_record = is_due and run.store.has(visit_key(pair), config=visit_config(pair, number))
+            if is_due and not has_record and not obstacle(run, pair):
                 visits.append((number, pair))
     return visits
 

@@ -17,7 +17,7 @@ from support.dummy import Dummy
 from support.visits import opened, plant_visits, planted_visit
 
 from photodup.bench.pairs import declared
-from photodup.bench.pairs.alternate import LiveSide, VisitPlan, answer_s, measure_visit, palindrome
+from photodup.bench.pairs.alternate import LiveSide, VisitPlan, measure_visit, palindrome
 from photodup.bench.pairs.read import figures as figures_of
 from photodup.bench.pairs.read import notes_on_visits, observed
 from photodup.bench.record.store import load_records
@@ -31,6 +31,7 @@ from photodup.serving.triton.config import parse_config
 from photodup.serving.triton.copies import configure
 from photodup.study.comparisons import measure, outcome_charts, outcomes
 from photodup.study.comparisons.measure import Amount, amount_of, measure_comparisons
+from photodup.study.notebook import points
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE, folder_of, read_run
 from tools.readme import agreement_lines
@@ -224,11 +225,13 @@ def test_a_visit_takes_about_as_long_as_is_announced(measured, monkeypatch, figu
     """Each side is asked first, so a slow one counts; an exploratory comparison has one palindrome."""
     directory, found, compared = measured
 
-    def asked(backend, url, load, *options):
-        return answer_s(LiveSide(Dummy(**dict(options))), [b"a"], load)
+    def tried(backend, url, load, *options):
+        return points.tried_answer_s(backend, "http://nobody", load, *options)
 
-    monkeypatch.setattr(measure, "tried_answer_s", asked)
-    slow, fast = (asked("", "", Load("closed_loop", concurrency=4), ("delay_ms", ms)) for ms in (80.0, 8.0))
+    monkeypatch.setattr(points.adapters, "adapter", lambda backend, url, **options: Dummy(**options))
+    monkeypatch.setattr(measure, "tried_answer_s", tried)
+    four = Load("closed_loop", concurrency=4)
+    slow, fast = (tried(Dummy.backend, "", four, ("delay_ms", ms)) for ms in (80.0, 8.0))
     assert slow >= 0.02 and fast >= 0.002
     figure(slow < 0.03 and fast < 0.004, (slow, fast))
     for pair in found.pairs[:2]:

@@ -282,13 +282,6 @@ class _Block(Window):
             return is_of_the_server
 
 
-def answer_s(side: LiveSide, photos: Sequence[bytes], load: Load) -> float:
-    """Return how long after each other a side's answers come, seconds, from one wave after another that warms it up."""
-    with _ready(side, photos, load, seed=0):
-        answers = side.run_block(load, 0.0, (load.wave, load.wave))
-    return float(np.mean([latency_ms for _, latency_ms in answers])) / 1000 / load.wave
-
-
 def palindrome(n_sides: int, draw: random.Random) -> list[int]:
     """Return a palindrome of turns in which each side has two: a random row of a Williams square and its reverse."""
     row = [step // 2 if step % 2 == 0 else n_sides - (step + 1) // 2 for step in range(n_sides)]

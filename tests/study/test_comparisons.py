@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from itertools import groupby, pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -222,7 +223,6 @@ def test_the_two_processes_of_a_null_change_places(declare, tmp_path, monkeypatc
 
 
 def test_a_visit_takes_about_as_long_as_is_announced(measured, monkeypatch, figure):
-    """Each side is asked first, so a slow one counts; an exploratory comparison has one palindrome."""
     directory, found, compared = measured
 
     def tried(backend, url, load, *options):
@@ -230,14 +230,12 @@ def test_a_visit_takes_about_as_long_as_is_announced(measured, monkeypatch, figu
 
     monkeypatch.setattr(points.adapters, "adapter", lambda backend, url, **options: Dummy(**options))
     monkeypatch.setattr(measure, "tried_answer_s", tried)
-    four = Load("closed_loop", concurrency=4)
-    slow, fast = (tried(Dummy.backend, "", four, ("delay_ms", ms)) for ms in (80.0, 8.0))
-    assert slow >= 0.02 and fast >= 0.002
-    figure(slow < 0.03 and fast < 0.004, (slow, fast))
+    slow_s = tried(Dummy.backend, "", Load("closed_loop", concurrency=4), ("delay_ms", 80.0))
+    assert slow_s >= 0.02
     for pair in found.pairs[:2]:
-        announced = SIZES.visit_s(opened(directory, measure=False), pair)
-        took = float(np.median([visit.seconds for visit in compared.visits[pair.name]]))
-        figure(0.4 < announced / took < 2.5, (pair.name, announced, took))
+        announced_s = SIZES.visit_s(opened(directory, measure=False), pair)
+        ratio = announced_s / np.median([visit.seconds for visit in compared.visits[pair.name]])
+        figure(slow_s < 0.03 and 0.4 < ratio < 2.5, (pair.name, slow_s, ratio))
 
 
 def test_a_machine_that_slept_marks_its_visits(monkeypatch):
@@ -331,19 +329,10 @@ def test_turns_are_palindromes_in_which_each_side_has_two(n_sides):
 
 @pytest.mark.parametrize("n_sides", range(2, 9))
 def test_over_all_rows_each_side_follows_each_other_side_equally_often(n_sides):
-    class Row:
-        """Draws one row of the square, and the sides in their order."""
+    def drawing(row):
+        return SimpleNamespace(randrange=lambda n: row, sample=lambda names, n: list(names))
 
-        def __init__(self, shift):
-            self.shift = shift
-
-        def randrange(self, n):
-            return self.shift
-
-        def sample(self, names, n):
-            return list(names)
-
-    rows = [palindrome(n_sides, Row(shift))[:n_sides] for shift in range(n_sides)]
+    rows = [palindrome(n_sides, drawing(row))[:n_sides] for row in range(n_sides)]
     follows = Counter(pair for row in rows for half in (row, row[::-1]) for pair in pairwise(half))
     assert all(sorted(row) == list(range(n_sides)) for row in rows)
     assert set(follows.values()) == {2} and len(follows) == n_sides * (n_sides - 1)

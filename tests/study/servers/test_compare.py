@@ -15,15 +15,9 @@ from photodup.study.notebook.run import open_run
 HTTP, GRPC = (f"triton-onnx-fp32-{protocol}-fp32" for protocol in ("http", "grpc"))
 SIDES = {"http": {"label": "HTTP", "backend": HTTP}, "grpc": {"label": "gRPC", "backend": GRPC}}
 SIDES["trt"] = {"label": "TensorRT", "backend": "triton-trt-fp16-http-fp32"}
+ANSWERED = {"loads": ["one", "two"], "primary": ["one"], "quick": ["one"]}
 PAIRS = [
-    {
-        "name": "protocol",
-        "a": "http",
-        "b": "grpc",
-        "loads": ["one", "two"],
-        "primary": ["one"],
-        "quick": ["one"],
-    },
+    {"name": "protocol", "a": "http", "b": "grpc", **ANSWERED},
     {"name": "engine", "a": "http", "b": "trt", "loads": ["one"]},
 ]
 DATA = {

@@ -161,8 +161,8 @@ class TensorMaker:
 
     def tensors(self, items: Sequence[Item]) -> dict[str, np.ndarray]:
         """Return name → array of one request."""
-        made = [tensor for tensor in self.model.inputs if tensor.name not in self._inputs]
-        return self._inputs | {tensor.name: self._make(tensor, items) for tensor in made}
+        not_given = [tensor for tensor in self.model.inputs if tensor.name not in self._inputs]
+        return self._inputs | {tensor.name: self._make(tensor, items) for tensor in not_given}
 
     def _make(self, tensor: Tensor, items: Sequence[Item]) -> np.ndarray:
         # a server may claim any size

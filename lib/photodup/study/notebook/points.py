@@ -233,14 +233,11 @@ def _window(
 ) -> Columns:
     backend = parse_backend(spec.backend)
     models = served_models(backend) if backend.server == "triton" else ()
+    client = adapters.adapter(backend, url or None, **spec.options)
+    meter = counters.meter(metrics_url, models, {} if models else key_headers()) if metrics_url else None
+    observer = Observer() if spec.tolerates_errors else None
     return measure(
-        adapters.adapter(backend, url or None, **spec.options),
-        payload_photos(N_PHOTOS),
-        spec.load,
-        plan,
-        meter=counters.meter(metrics_url, models, {} if models else key_headers()) if metrics_url else None,
-        network=network,
-        observer=Observer() if spec.tolerates_errors else None,
+        client, payload_photos(N_PHOTOS), spec.load, plan, meter=meter, network=network, observer=observer
     )
 
 
@@ -279,8 +276,7 @@ def _row(run: Run, spec: FigureSpec, plan: WindowPlan, visits: int) -> Columns:
     configs = [spec.config_of(plan, visit) for visit in range(1, visits + 1)]
     windows = [window for config in configs if (window := run.store.read(spec.key, config=config))]
     # Every visit with figures passed; a record is read again only where one is missing.
-    unread = configs if len(windows) < visits else []
-    records = (run.store.record(spec.key, config=config) for config in unread)
+    records = (run.store.record(spec.key, config=c) for c in configs if len(windows) < visits)
     errors = [record["error"] for record in records if record and record["error"]]
     status, reason = "ok" if windows else "failed" if errors else "missing", "".join(errors[:1])
     if status == "missing":

@@ -76,6 +76,7 @@ def overhead(engine: str, precision: str, goal: float | None, *, weights: str = 
         service_rate = partial(_service_rate, live[1], photos, BATCHES)
         rounds.append(in_turns([model_rate, service_rate], QUADS, random.Random(visit)))
         memory.append(in_memory())
+    # Its load is the default, one request in flight, as in the visits.
     comparison = Comparison("one JPEG", "", LATENCY, "", "in process", "service", "nothing was measured.")
     (single,) = compare_all([with_observations(comparison, single_visits)])
     over = f"{single.value_b:.1f} against {single.value_a:.1f} ms" if single.is_measured else ""

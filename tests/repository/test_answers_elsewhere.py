@@ -13,8 +13,8 @@ from photodup.bench.pairs.declared import declarations
 from photodup.bench.stats.comparison import Comparison, Outcome, Verdict
 from photodup.serving.embedded import MODELS
 from photodup.serving.endpoints import from_ports
+from photodup.study import FigureSpec, Load, WindowPlan, need
 from photodup.study.comparisons.outcomes import Comparisons
-from photodup.study.notebook.gaps import need
 
 FP32_ALONE = from_ports("198.18.0.2", models=MODELS, name="rehearsal")
 WITH_TENSORRT = from_ports(
@@ -58,18 +58,14 @@ def printed(stem, cells, **names) -> str:
 
 def seven(endpoints, **how) -> str:
     """Return the answer of notebook 07 at the sizes that measure comparisons alone."""
-    return printed(
-        "07_scale_gpus",
-        ["r1-code", "39-code"],
-        run=None,
-        need=need,
-        gpu_count=0,
-        on_gpus=pd.DataFrame(),
-        EXPLORE=False,
-        VISITS=3,
-        VISIT_S=1.0,
-        compare=lambda run, stem, **_: compared(stem, endpoints, **(how if stem[:2] == "07" else {})),
-    ).split("\n", 3)[3]
+    sizes = {"EXPLORE": False, "VISITS": 3, "VISIT_S": 1.0, "SECONDS": 1.0, "ARRANGEMENT": "instances"}
+
+    def compare(run, stem, **_):
+        return compared(stem, endpoints, **(how if stem[:2] == "07" else {}))
+
+    names = {"run": SimpleNamespace(endpoints=endpoints), "compare": compare, "need": need, "Load": Load}
+    names |= {"WindowPlan": WindowPlan, "FigureSpec": FigureSpec, **sizes}
+    return printed("07_scale_gpus", ["what-is-asked", "r1-code", "39-code"], **names).split("\n", 3)[3]
 
 
 def test_07_compares_instances_of_the_engine_that_the_machine_has():

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from itertools import groupby, pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from photodup.serving.triton.config import parse_config
 from photodup.serving.triton.copies import configure
 from photodup.study.comparisons import measure, outcome_charts, outcomes
 from photodup.study.comparisons.measure import Amount, amount_of, measure_comparisons
+from photodup.study.notebook import points
 from photodup.study.notebook.files import notebooks
 from photodup.study.notebook.run import REFERENCE, folder_of, read_run
 from tools.readme import agreement_lines
@@ -208,12 +210,32 @@ def test_the_two_processes_of_a_null_change_places(declare, tmp_path, monkeypatc
     """One may be slower for as long as it lives; that is no fault of the instrument."""
     found, run = declare(DATA), opened(tmp_path / "run")
     slow, reach = found.sides["slow"], measure.reach
-    monkeypatch.setattr(measure, "reach", lambda run, s, anew, on: reach(run, slow if anew else s, False, on))
+
+    def reached(run, side, is_second, servers):
+        return reach(run, slow if is_second else side, False, servers)
+
+    monkeypatch.setattr(measure, "reach", reached)
     with run.store:
         measure_comparisons(run, found.nulls, SIZES)
     (null,) = outcomes.read_comparisons(run, "06", declared=found).nulls
     first, second, third = null.comparison.observed.visit_means
     assert first > 0.5 and second < -0.5 and third > 0.5 and not null.is_different
+
+
+def test_a_visit_takes_about_as_long_as_is_announced(measured, monkeypatch, figure):
+    directory, found, compared = measured
+
+    def tried(backend, url, load, *options):
+        return points.tried_answer_s(backend, "http://nobody", load, *options)
+
+    monkeypatch.setattr(points.adapters, "adapter", lambda backend, url, **options: Dummy(**options))
+    monkeypatch.setattr(measure, "tried_answer_s", tried)
+    slow_s = tried(Dummy.backend, "", Load("closed_loop", concurrency=4), ("delay_ms", 80.0))
+    assert slow_s >= 0.02
+    for pair in found.pairs[:2]:
+        announced_s = SIZES.visit_s(opened(directory, measure=False), pair)
+        ratio = announced_s / np.median([visit.seconds for visit in compared.visits[pair.name]])
+        figure(slow_s < 0.03 and 0.4 < ratio < 2.5, (pair.name, slow_s, ratio))
 
 
 def test_a_machine_that_slept_marks_its_visits(monkeypatch):
@@ -265,11 +287,12 @@ def test_a_side_that_dies_is_named_by_its_pairs_and_the_others_go_on(declare, tm
     pairs = [{"name": "dying", "b": "slow", **pair}, {"name": "well", "b": "same", **pair}]
     sides = SIDES | {"same": {**SIDES["fast"], "options": {"delay_ms": 4.0}}}
     found = declare({"sides": sides, "loads": DATA["loads"], "comparisons": {"06": pairs}})
-    made, run = measure.adapter, opened(tmp_path / "run")
-    slow = SIDES["slow"]["options"]
-    monkeypatch.setattr(
-        measure, "adapter", lambda *what, **how: Dummy(delay_of=dies) if how == slow else made(*what, **how)
-    )
+    run = opened(tmp_path / "run")
+
+    def adapter(backend, url, **options):
+        return Dummy(delay_of=dies) if options == SIDES["slow"]["options"] else Dummy(**options)
+
+    monkeypatch.setattr(measure, "adapter", adapter)
     with run.store:
         measure_comparisons(run, found.pairs, SIZES)
     compared = outcomes.read_comparisons(run, "06", declared=found)
@@ -306,11 +329,10 @@ def test_turns_are_palindromes_in_which_each_side_has_two(n_sides):
 
 @pytest.mark.parametrize("n_sides", range(2, 9))
 def test_over_all_rows_each_side_follows_each_other_side_equally_often(n_sides):
-    class Row:
-        def __init__(self, shift):
-            self.randrange, self.sample = lambda n: shift, lambda names, n: list(names)
+    def drawing(row):
+        return SimpleNamespace(randrange=lambda n: row, sample=lambda names, n: list(names))
 
-    rows = [palindrome(n_sides, Row(shift))[:n_sides] for shift in range(n_sides)]
+    rows = [palindrome(n_sides, drawing(row))[:n_sides] for row in range(n_sides)]
     follows = Counter(pair for row in rows for half in (row, row[::-1]) for pair in pairwise(half))
     assert all(sorted(row) == list(range(n_sides)) for row in rows)
     assert set(follows.values()) == {2} and len(follows) == n_sides * (n_sides - 1)
@@ -432,12 +454,13 @@ def test_the_first_answers_of_a_block_count_for_nobody():
     """Another server ran before: its successor's first answers are slower than it is."""
 
     class Disturbed(Dummy):
-        before = 0
+        last_asked = None
 
         def request(self, prepared):
-            Disturbed.before, left = (self, 3) if Disturbed.before is not self else (self, self.left - 1)
-            self.left = left
-            time.sleep(0.02 if left > 0 else 0.002)
+            if Disturbed.last_asked is not self:
+                Disturbed.last_asked, self.n_slow = self, 3
+            time.sleep(0.02 if self.n_slow > 0 else 0.002)
+            self.n_slow -= 1
             return super().request(prepared)
 
     disturbed = visit(Disturbed(0.0), Disturbed(0.0), alone_s=0.01)

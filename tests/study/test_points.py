@@ -30,9 +30,9 @@ def planted(monkeypatch, latency_ms):
                 "n_requests": 4, "n_errors": 0, "seed": plan.seed, "notes": "", "raw": raw}  # fmt: skip
 
     monkeypatch.setattr(points, "_window", window)
-    monkeypatch.setattr(
-        points, "ready_to_measure", lambda run, **_: run
-    )  # nobody listens, and nobody is asked
+    # Nobody listens, and nobody is asked.
+    monkeypatch.setattr(points, "ready_to_measure", lambda run, **_: run)
+    monkeypatch.setattr(points, "tried_answer_s", lambda *_: 0.0)
     return asked
 
 

@@ -11,7 +11,7 @@ _NAMES = {
     "photodup.bench.backends.adapters": "adapter",
     "photodup.bench.load.plan": "WindowPlan",
     "photodup.bench.stats.metrics": "Load",
-    "photodup.bench.stats.sentence": "sentence",
+    "photodup.bench.stats.sentence": "load_of sentence",
     "photodup.core.errors": "PhotodupError",
     "photodup.core.paths": "build_dir project_root",
     "photodup.embedding": "imaging",

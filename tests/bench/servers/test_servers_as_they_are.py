@@ -401,18 +401,8 @@ def test_an_option_of_triton_without_triton_is_refused(options):
 def test_ctrl_c_ends_a_gate_while_its_servers_start(tmp_path):
     (body := tmp_path / "x").write_text("x")
     never = f"{sys.executable} -c 'import time; time.sleep(60)'"
-    command = [
-        sys.executable,
-        "-m",
-        "photodup",
-        "gate",
-        "--base",
-        never,
-        "--head",
-        never,
-        "--file",
-        str(body),
-    ]
+    servers = ["--base", never, "--head", never]
+    command = [sys.executable, "-m", "photodup", "gate", *servers, "--file", str(body)]
     with subprocess.Popen(
         [*command, "--url", "http://127.0.0.1:{port}/do"],
         stderr=subprocess.PIPE,

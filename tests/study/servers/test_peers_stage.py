@@ -21,6 +21,7 @@ from photodup.study.comparisons.measure import Amount, measure_comparisons
 from photodup.study.comparisons.outcomes import read_comparisons
 from photodup.study.peers import alone, servers, tables
 
+PAIR = {"name": "LitServe", "a": "fastapi", "b": "litserve", "loads": ["one", "eight"], "primary": ["one"]}
 DECLARED = {
     "servers": {
         "fastapi": {"label": "ours", "setup": "as it is"},
@@ -36,17 +37,7 @@ DECLARED = {
         "one": {"scenario": "single_stream", "span": "prepared"},
         "eight": {"scenario": "closed_loop", "concurrency": 8, "span": "prepared"},
     },
-    "comparisons": {
-        "13": [
-            {
-                "name": "LitServe",
-                "a": "fastapi",
-                "b": "litserve",
-                "loads": ["one", "eight"],
-                "primary": ["one"],
-            }
-        ]
-    },
+    "comparisons": {"13": [PAIR]},
     "nulls": [{"side": "fastapi", "loads": ["one", "eight"]}],
 }
 SIZES = Amount(

@@ -85,11 +85,8 @@ def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = (
         if not (match := re.fullmatch(r"([^=]+)=([1-9]\d{0,9}(?:,[1-9]\d{0,9})*)", text)):
             raise PhotodupError(f"A shape is written NAME=3,224,224, not {text!r}.")
         shape_of[_input(model, match[1]).name] = tuple(map(int, match[2].split(",")))
-    filled = []
-    for tensor in model.inputs:
-        if tensor.name in ready:
-            filled.append(tensor)
-            continue
+    filled = {tensor.name: tensor for tensor in model.inputs}
+    for tensor in [tensor for tensor in model.inputs if tensor.name not in ready]:
         requested = shape_of.get(tensor.name, tensor.dims)
         if len(requested) == len(tensor.dims) + 1 and model.batched:
             requested = requested[1:]
@@ -103,8 +100,8 @@ def shaped(model: ServedModel, shapes: Sequence[str], ready: Collection[str] = (
                 f"{tensor.name} of {model.name} has open dimensions {_text(tensor.dims)}: give its shape, such as "
                 f"--shape {tensor.name}={','.join(str(d) if d > 0 else '128' for d in requested)}."
             )
-        filled.append(Tensor(tensor.name, tensor.datatype, requested))
-    return replace(model, inputs=tuple(filled))
+        filled[tensor.name] = Tensor(tensor.name, tensor.datatype, requested)
+    return replace(model, inputs=tuple(filled.values()))
 
 
 def _input(model: ServedModel, name: str) -> Tensor:
@@ -164,12 +161,8 @@ class TensorMaker:
 
     def tensors(self, items: Sequence[Item]) -> dict[str, np.ndarray]:
         """Return name → array of one request."""
-        return {
-            tensor.name: self._inputs[tensor.name]
-            if tensor.name in self._inputs
-            else self._make(tensor, items)
-            for tensor in self.model.inputs
-        }
+        not_given = [tensor for tensor in self.model.inputs if tensor.name not in self._inputs]
+        return self._inputs | {tensor.name: self._make(tensor, items) for tensor in not_given}
 
     def _make(self, tensor: Tensor, items: Sequence[Item]) -> np.ndarray:
         # a server may claim any size

@@ -130,13 +130,12 @@ def payloads_for(
     if texts:
         count = len(texts)
         return Payloads("texts", tuple(texts), f"{count} given text{'s' * (count > 1)}")
-    usual_kind = {"multipart": "images", "base64": "images", "openai": target.takes or "texts"}.get(
-        protocol, "arrays"
-    )
+    usual_kinds = {"multipart": "images", "base64": "images", "openai": target.takes or "texts"}
     makers = {"images": made_up_images, "texts": made_up_texts, "arrays": made_up_arrays}
-    if (kind or usual_kind) not in makers or (kind == "arrays" and not protocol.startswith("kserve")):
+    kind = kind or usual_kinds.get(protocol, "arrays")
+    if kind not in makers or (kind == "arrays" and not protocol.startswith("kserve")):
         raise PhotodupError(f"{kind!r} cannot be sent by {protocol}: images, texts, or arrays for KServe.")
-    return makers[kind or usual_kind]()
+    return makers[kind]()
 
 
 def _lines(payloads: Payloads) -> Payloads:

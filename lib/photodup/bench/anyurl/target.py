@@ -115,13 +115,9 @@ class Target:
         tls = self.security.context() if self.is_tls else None
         texts = [text.rpartition(" ")[2] for text in self.security.headers.values()]
         texts += [unquote(text.rpartition("=")[2]) for text in self.query.split("&")]
+        secrets = [text for text in texts if len(text) > 4]  # shorter ones are parts of any sentence
         return HttpConnection(
-            url,
-            timeout_s=self.timeout_s,
-            tls=tls,
-            reopen=True,
-            most_bytes=most_bytes,
-            secrets=[text for text in texts if len(text) > 4],  # shorter ones are parts of any sentence
+            url, timeout_s=self.timeout_s, tls=tls, reopen=True, most_bytes=most_bytes, secrets=secrets
         )
 
     def channel(self) -> "grpc.Channel":
@@ -230,18 +226,10 @@ def target_of(
     if user:
         basic = f"Basic {base64.b64encode(unquote(user).encode()).decode()}"
         security = replace(security, headers={"Authorization": basic, **security.headers})
-    shared = partial(
-        Target,
-        model=model,
-        is_tls=parts.scheme in ("grpcs", "https"),
-        security=security,
-        timeout_s=timeout_s,
-        method=method,
-        query=query,
-    )
+    base, is_tls = netloc if is_grpc else f"{parts.scheme}://{netloc}", parts.scheme in ("grpcs", "https")
+    target = Target(base, path, "", model, is_tls, security, timeout_s, method=method, query=query)
     if is_grpc:
-        return _kserve(shared(netloc, path, ""), "kserve-grpc")
-    target = shared(f"{parts.scheme}://{netloc}", path, "")
+        return _kserve(target, "kserve-grpc")
     spoken = protocol or ("post" if method != "POST" else _by_path(path)) or _by_asking(target)
     if spoken == "kserve-http":
         return _kserve(target, spoken)

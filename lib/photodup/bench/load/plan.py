@@ -14,8 +14,7 @@ from photodup.core.errors import PhotodupError
 MOST_TIMES = 10
 # Instances that began together are in step: the rate of their first four waves reads 3 to 9% high.
 RAMP_WAVES, RAMP_TIMES = 4, 2
-# Until a load begins, and for an image on two cores: about.
-START_S, IMAGE_S = 1.0, 0.02
+START_S = 1.0  # until a load begins: about
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,12 @@ class WindowPlan:
         """Return how long a window is open at least, seconds: of an open loop, how long requests arrive."""
         return min(max(self.seconds, self.min_answers / (load.offered_per_s or math.inf)), self.longest_s)
 
-    def expected_s(self, load: Load) -> float:
-        """Return about how long a window takes on two cores, its start and its ramp included."""
-        images = max(self.min_answers, (RAMP_WAVES + 2) * load.wave) * load.batch
-        return START_S + self.ramp_s + max(self.length_s(load), images * IMAGE_S)
+    def expected_s(self, load: Load, answer_s: float) -> float:
+        """Return about how long a window takes whose answers come so many seconds after each other, with start and ramp."""
+        wave_s = load.wave * answer_s
+        ramp_s = max(self.ramp_s, min(RAMP_WAVES * wave_s, RAMP_TIMES * self.seconds))
+        open_s = max(self.length_s(load), min(max(self.min_answers * answer_s, 2 * wave_s), self.longest_s))
+        return START_S + ramp_s + open_s + 2 * wave_s  # one wave warms up, one is in flight at the end
 
 
 def arrivals_s(rate_per_s: float, horizon_s: float, seed: int = 0) -> np.ndarray:

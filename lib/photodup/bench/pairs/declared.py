@@ -95,6 +95,11 @@ class Pair:
     alternatives: tuple[tuple[Side, Side], ...] = ()
     also: tuple[str, ...] = ()
 
+    @property
+    def is_exploratory(self) -> bool:
+        """Return whether no answer rests on it, and it checks none."""
+        return not (self.is_primary or self.is_null)
+
     def offered(self, is_offered: Callable[[Backend], bool]) -> "Pair":
         """Return this comparison between the first two sides that both exist; unchanged if no two do."""
         for a, b in ((self.a, self.b), *self.alternatives):

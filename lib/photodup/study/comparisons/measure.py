@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from photodup.bench import Columns
 from photodup.bench.backends.adapters import adapter
 from photodup.bench.link.emulate import Link
-from photodup.bench.load.plan import IMAGE_S
 from photodup.bench.load.usage import processor_time, server_pids
 from photodup.bench.pairs.alternate import LiveSide, Visit, VisitPlan, measure_visit
 from photodup.bench.pairs.declared import Pair, Side
@@ -31,7 +30,7 @@ from photodup.embedding.engines.model import can_compute
 from photodup.serving.service.start import ServiceProcess
 from photodup.serving.triton.control import temporary_config
 from photodup.serving.triton.copies import configure, model_copy
-from photodup.study.notebook.points import N_PHOTOS, check_answers
+from photodup.study.notebook.points import LOAD_S, N_PHOTOS, check_answers, tried_answer_s
 from photodup.study.notebook.weights import payload_photos
 from photodup.study.peers.servers import ServerPair, absence
 
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 KIND = "visit"
 SERVED_BLOCK_S = 2.0  # of sides whose model is configured anew for each block
-JSON_S = 0.16  # for an image as JSON: both ends write or read the text
 READY_S = 15.0  # a server on two cores takes about so long to start
 
 
@@ -51,22 +49,39 @@ class Amount:
 
     Attributes:
         starts: how often all servers are started, spread over the rounds of visits; 0: for each round.
+        turns_s: about how long the turns of a visit take, at least one palindrome; None leaves their number to the plan.
     """
 
     visits: int = 4
     plan: VisitPlan = field(default_factory=VisitPlan)
     starts: int = 0
+    turns_s: float | None = None
 
-    def visit_s(self, pair: Pair) -> float:
+    def visit_s(self, run: Run, pair: Pair) -> float:
         """Return about how long a visit of a comparison takes, seconds."""
-        plan, load, sides = self.plan_of(pair), pair.load, (pair.a, pair.b)
-        images_s = [load.batch * (JSON_S if side.backend.wire == "json" else IMAGE_S) for side in sides]
-        once_s = 2 * plan.warmup_s + READY_S * sum(bool(side.settings or side.server) for side in sides)
-        return once_s + (2 * plan.palindromes + 1) * sum(plan.expected_s(load, each_s) for each_s in images_s)
+        plan, blocks_s = self.plan_of(run, pair), self.blocks_s(run, pair)
+        if is_set_for_blocks(run, pair):
+            return 2 * blocks_s + 8 * LOAD_S
+        return 2 * (READY_S if pair.a.server else plan.warmup_s) + (2 * plan.palindromes + 1) * blocks_s
 
-    def plan_of(self, pair: Pair) -> VisitPlan:
+    def blocks_s(self, run: Run, pair: Pair) -> float:
+        """Return about how long a block of each side takes, seconds; the servers are asked how fast they answer."""
+        seconds = 0.0
+        for side in (pair.a, pair.b):
+            url = run.endpoints.backends.get(side.backend.listed_as)  # none of a peer
+            answer_s = tried_answer_s(side.backend, url, pair.load, *side.options)
+            seconds += self.plan.expected_s(pair.load, answer_s)
+        return seconds
+
+    def plan_of(self, run: Run, pair: Pair) -> VisitPlan:
         """Return the plan of a comparison's visits: no answer rests on an exploratory one, so it has one palindrome."""
-        return self.plan if pair.is_primary or pair.is_null else replace(self.plan, palindromes=1)
+        if is_set_for_blocks(run, pair):
+            return replace(self.plan, palindromes=1, block_s=max(self.plan.block_s, SERVED_BLOCK_S))
+        if pair.is_exploratory:
+            return replace(self.plan, palindromes=1)
+        if self.turns_s is None:
+            return self.plan
+        return replace(self.plan, palindromes=max(1, round(self.turns_s / (2 * self.blocks_s(run, pair)))))
 
 
 def amount_of(options: Mapping[str, Any], visits: int | None = None) -> Amount:
@@ -163,10 +178,9 @@ def missing_visits(run: Run, pairs: Sequence[Pair], amount: Amount) -> list[tupl
         for pair in sorted(drawn, key=places.__getitem__):
             pair = offered(run, pair)
             # No answer rests on an exploratory comparison, so the fewest visits are enough.
-            is_due = number <= FEWEST_VISITS or pair.is_primary or pair.is_null
-            if not is_due or run.store.has(visit_key(pair), config=visit_config(pair, number)):
-                continue
-            if not obstacle(run, pair):
+            is_due = number <= FEWEST_VISITS or not pair.is_exploratory
+            has_record = is_due and run.store.has(visit_key(pair), config=visit_config(pair, number))
+            if is_due and not has_record and not obstacle(run, pair):
                 visits.append((number, pair))
     return visits
 
@@ -221,7 +235,7 @@ class ReadySides:
         first comes last. Of a null, the two processes change places and nothing is turned back: it asks how much a place
         favours, and by how much the processes differ widens its interval.
         """
-        is_mirrored, plan, serve = visit % 2 == 0, amount.plan_of(pair), None
+        is_mirrored, plan, serve = visit % 2 == 0, amount.plan_of(self.run, pair), None
         seed = seed_of(self.run, (visit + 1) // 2)
         first, second = (pair.b, pair.a) if is_mirrored else (pair.a, pair.b)
 
@@ -232,9 +246,8 @@ class ReadySides:
             with self.server_pair.sides(first, second, visit) as live:
                 return record(measure_visit(live, (), pair.load, plan, seed=seed))
         sides = [first, second]
-        if any(side.settings for side in sides) and not _has_models(self.run, *sides):
+        if is_set_for_blocks(self.run, pair):
             serve = lambda side: with_settings(self.run, (first, second)[side])  # noqa: E731
-            plan = replace(plan, palindromes=1, block_s=max(plan.block_s, SERVED_BLOCK_S))
             sides = [replace(side, settings=()) for side in sides]
         ready = [self.ready(side, pair.is_null and side.label == pair.b.label) for side in sides]
         if not pair.link:
@@ -254,6 +267,12 @@ class ReadySides:
                 check_answers(self.run, side.backend, address.live().adapter)
             self.reached[side, is_second] = address
         return self.reached[side, is_second]
+
+
+def is_set_for_blocks(run: Run, pair: Pair) -> bool:
+    """Return whether Triton gets a side's settings for each block, since no copy of the model can stand beside it."""
+    sides = pair.a, pair.b
+    return any(side.settings for side in sides) and not _has_models(run, *sides)
 
 
 def with_settings(run: Run, side: Side) -> AbstractContextManager[object]:

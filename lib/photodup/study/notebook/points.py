@@ -7,7 +7,9 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from photodup.bench.load.workers import Observer
 from photodup.bench.stats.figures import figures_of_windows
 from photodup.bench.stats.metrics import Load
 from photodup.core.errors import PhotodupError
+from photodup.core.progress import bar
 from photodup.core.settings import key_headers
 from photodup.embedding.backends import Backend, parse_backend, served_models
 from photodup.study.notebook.run import ready_to_measure
@@ -35,7 +38,10 @@ if TYPE_CHECKING:
     from photodup.study.notebook.run import Run
 
 KIND = "figure"
-N_PHOTOS = 32
+N_PHOTOS, VISITS = 32, 3
+# A few answers, from which the length of all others is estimated.
+TRIAL = WindowPlan(0.01, 1, warmup_requests=1, ramp_s=0.0, longest_s=10.0)
+LOAD_S = 4.0  # Triton takes about so long to load a model with another configuration
 # What a server can do: its rate under this load.
 CAPACITY, CAPACITY_PLAN = Load("closed_loop", concurrency=8, span="prepared"), WindowPlan(3.0)
 
@@ -49,7 +55,7 @@ class FigureSpec:
         load: what is sent.
         label: in words, how the server is configured, or whatever else tells two specs apart; part of the key.
         setting: returns a context in which the server is configured as `label` says. It is entered once a visit for all
-            specs of a label, and not at all where all of them have records.
+            specs of a label of which a record is missing.
         link: name of an emulated link (`photodup.bench.link.emulate.PRESETS`) between client and server, which must be on
             this machine; "" is the real way to them. Each window gets a fresh link, so none inherits another's queue.
         options: of the adapter, such as `{"channel": "shared"}`.
@@ -89,7 +95,7 @@ class FigureSpec:
 
 
 def measure_figures(
-    run: Run, specs: Sequence[FigureSpec], plan: WindowPlan | None = None, *, visits: int = 3
+    run: Run, specs: Sequence[FigureSpec], plan: WindowPlan | None = None, *, visits: int = VISITS
 ) -> pd.DataFrame:
     """Return one row a spec: its figures over the visits, measured now unless the run has them.
 
@@ -105,42 +111,67 @@ def measure_figures(
         "failed" or "missing") and `because`, a sentence where a window could not be measured.
     """
     plan = plan or WindowPlan()
-    if windows_s := _ready_windows_s(run, specs, plan, visits):
-        run.announce(f"{len(windows_s)} windows", sum(windows_s))
-        _measure(run, specs, plan, visits)
+    windows = missing_windows(run, specs, plan, visits)
+    asks_servers = any(not parse_backend(spec.backend).is_local for _, spec in windows)
+    if windows and ready_to_measure(run, asks_servers=asks_servers):
+        run.announce(f"{len(windows)} windows", windows_s(run, windows, plan))
+        measure_windows(run, windows, plan)
     return as_table(_row(run, spec, plan, visits) for spec in specs)
 
 
-def _ready_windows_s(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> list[float]:
-    """Return about how long each missing window takes; nothing, after a sentence, where none can be measured here now."""
-    missing = [
-        spec
-        for spec in specs
-        if not _obstacle(run, spec)
+def missing_windows(
+    run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int = VISITS
+) -> list[tuple[int, FigureSpec]]:
+    """Return (visit, spec) of each window that the run lacks and its servers can measure, visit by visit."""
+    return [
+        (visit, spec)
         for visit in range(1, visits + 1)
-        if not run.store.has(spec.key, config=spec.config_of(plan, visit))
+        for spec in specs
+        if not _obstacle(run, spec) and not run.store.has(spec.key, config=spec.config_of(plan, visit))
     ]
-    asks_servers = any(not parse_backend(spec.backend).is_local for spec in missing)
-    is_ready = missing and ready_to_measure(run, asks_servers=asks_servers)
-    return [(spec.plan or plan).expected_s(spec.load) for spec in missing] if is_ready else []
 
 
-def _measure(run: Run, specs: Sequence[FigureSpec], plan: WindowPlan, visits: int) -> None:
-    from tqdm import tqdm
+def windows_s(run: Run, windows: Sequence[tuple[int, FigureSpec]], plan: WindowPlan) -> float:
+    """Return about how long windows take, seconds; the servers are asked how fast they answer."""
+    seconds = 2 * LOAD_S * len({(visit, spec.label) for visit, spec in windows if spec.setting})
+    for _, spec in windows:
+        backend = parse_backend(spec.backend)
+        each_s = tried_answer_s(backend, run.address_of(backend), spec.load, *spec.options.items())
+        seconds += (spec.plan or plan).expected_s(spec.load, each_s)
+    return seconds
 
+
+@cache
+def tried_answer_s(backend: Backend, url: str | None, load: Load, *options: tuple[str, str]) -> float:
+    """Ask a server once how long after each other its answers come; return seconds.
+
+    They are 0 in an open loop, where arrivals decide, in this process, and where the server fails: its measurement says why.
+    """
+    if load.offered_per_s or not url:
+        return 0.0
+    client = adapters.adapter(backend, url, **dict(options))
+    latency_ms = measure(client, payload_photos(N_PHOTOS), load, TRIAL).get("latency_ms_mean")
+    return (latency_ms or 0.0) / 1000 / load.wave
+
+
+def measure_windows(run: Run, windows: Sequence[tuple[int, FigureSpec]], plan: WindowPlan) -> None:
+    """Measure and record windows, those of one configured server and visit together."""
     order, checked = random.Random(0), set[str]()
-    # No bar where everything is read: committed outputs would hold it.
-    with tqdm(total=visits * len(specs), desc="windows", unit="window", leave=False, delay=5) as progress:
-        for visit in range(1, visits + 1):
-            for group in _in_random_order(specs, order):
-                with _configured(group[0]) as enter:
+    with bar(total=len(windows), desc="windows", unit="window") as progress:
+        for visit, of_visit in groupby(windows, key=itemgetter(0)):
+            for group in _in_random_order([spec for _, spec in of_visit], order):
+                refusal: Exception | None = None  # fails each window of the group
+                with contextlib.ExitStack() as stack:
+                    try:
+                        stack.enter_context((group[0].setting or contextlib.nullcontext)())
+                    except Exception as error:
+                        refusal = error
                     for spec in group:
-                        if not _obstacle(run, spec):
-                            is_checked = spec.is_checked and spec.backend not in checked
-                            checked.add(spec.backend)
-                            config = spec.config_of(plan, visit)
-                            measure = partial(_measured, run, spec, plan, visit, enter, is_checked)
-                            run.measure_or_load(spec.key, measure, config=config, kind=KIND, may_fail=True)
+                        is_checked = spec.is_checked and spec.backend not in checked
+                        checked.add(spec.backend)
+                        measure = partial(_measured, run, spec, plan, visit, refusal, is_checked)
+                        config = spec.config_of(plan, visit)
+                        run.measure_or_load(spec.key, measure, config=config, kind=KIND, may_fail=True)
                         progress.update()
 
 
@@ -168,34 +199,12 @@ def _in_random_order(specs: Sequence[FigureSpec], order: random.Random) -> Itera
     yield from groups.values()
 
 
-@contextlib.contextmanager
-def _configured(spec: FigureSpec) -> Iterator[Callable[[], None]]:
-    """Yield a function that enters a spec's setting when first called.
-
-    It raises again what the first call raised: a server that refuses a setting is asked once.
-    """
-    entered: list[PhotodupError | None] = []
-    with contextlib.ExitStack() as stack:
-
-        def enter() -> None:
-            if not entered:
-                try:
-                    if spec.setting:
-                        stack.enter_context(spec.setting())
-                    entered.append(None)
-                except PhotodupError as error:
-                    entered.append(error)
-            if entered[0]:
-                raise entered[0]
-
-        yield enter
-
-
 def _measured(
-    run: Run, spec: FigureSpec, plan: WindowPlan, visit: int, enter: Callable[[], None], is_checked: bool
+    run: Run, spec: FigureSpec, plan: WindowPlan, visit: int, refusal: Exception | None, is_checked: bool
 ) -> Columns:
     """Measure one window; return the record's columns."""
-    enter()
+    if refusal:
+        raise refusal
     backend = parse_backend(spec.backend)
     url = run.endpoints.backends.get(backend.listed_as, "")
     if is_checked and not backend.is_emulated:
@@ -224,14 +233,11 @@ def _window(
 ) -> Columns:
     backend = parse_backend(spec.backend)
     models = served_models(backend) if backend.server == "triton" else ()
+    client = adapters.adapter(backend, url or None, **spec.options)
+    meter = counters.meter(metrics_url, models, {} if models else key_headers()) if metrics_url else None
+    observer = Observer() if spec.tolerates_errors else None
     return measure(
-        adapters.adapter(backend, url or None, **spec.options),
-        payload_photos(N_PHOTOS),
-        spec.load,
-        plan,
-        meter=counters.meter(metrics_url, models, {} if models else key_headers()) if metrics_url else None,
-        network=network,
-        observer=Observer() if spec.tolerates_errors else None,
+        client, payload_photos(N_PHOTOS), spec.load, plan, meter=meter, network=network, observer=observer
     )
 
 
@@ -270,8 +276,7 @@ def _row(run: Run, spec: FigureSpec, plan: WindowPlan, visits: int) -> Columns:
     configs = [spec.config_of(plan, visit) for visit in range(1, visits + 1)]
     windows = [window for config in configs if (window := run.store.read(spec.key, config=config))]
     # Every visit with figures passed; a record is read again only where one is missing.
-    unread = configs if len(windows) < visits else []
-    records = (run.store.record(spec.key, config=config) for config in unread)
+    records = (run.store.record(spec.key, config=c) for c in configs if len(windows) < visits)
     errors = [record["error"] for record in records if record and record["error"]]
     status, reason = "ok" if windows else "failed" if errors else "missing", "".join(errors[:1])
     if status == "missing":

@@ -195,10 +195,18 @@ def measure_gate(sides: Sides, spec: LoadSpec, watcher: Watcher, *, limit: float
         n_failed = sum(v.n_failed[side] for v in visits)
         shares.append(n_failed / max(1, n_failed + sum(v.n_requests[side] for v in visits)))
     has_more_failures = shares[1] > FAILED_SHARE >= shares[0]
-    reason = f"{shares[1]:.1%} of head's requests failed." if has_more_failures else ""
-    values, unit = (observed.value_a, observed.value_b), "requests/s" if is_rate else "ms"
-    basis = observed.n, len(visits), time.monotonic() - began, spread, rates
-    return GateResult(decision, values, unit, *basis, (*notes, *read.notes_on_visits(visits)), reason)
+    return GateResult(
+        decision,
+        (observed.value_a, observed.value_b),
+        "requests/s" if is_rate else "ms",
+        observed.n,
+        len(visits),
+        time.monotonic() - began,
+        spread,
+        rates,
+        (*notes, *read.notes_on_visits(visits)),
+        f"{shares[1]:.1%} of head's requests failed." if has_more_failures else "",
+    )
 
 
 def sides_of(

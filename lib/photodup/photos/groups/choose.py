@@ -109,10 +109,10 @@ class Chooser:
         if pair not in self._compared:
             if time.monotonic() >= deadline_s:
                 raise TimeoutError
-            kept, leaving = map(self._pixels.picture, (keeper, member))
-            differences = lacks(kept, leaving)
-            if differences and (image := in_colours_of(leaving.image, kept.image)):
-                differences = lacks(replace(kept, image=image), leaving)
+            of_keeper, of_member = map(self._pixels.picture, (keeper, member))
+            differences = lacks(of_keeper, of_member)
+            if differences and (image := in_colours_of(of_member.image, of_keeper.image)):
+                differences = lacks(replace(of_keeper, image=image), of_member)
             self._compared[pair] = self._new[pair] = differences
         return self._compared[pair]
 

@@ -270,15 +270,15 @@ def _read(path: Path) -> _Content:
         with suppress(OSError), open(path, "rb") as file:
             data = file.read(MOST_XMP_BYTES + 1)
             packet = read_xmp(data[:MOST_XMP_BYTES].strip(b"\0 \r\n\t"))
-            said = list(kinds_of(packet.values))
+            described = list(kinds_of(packet.values))
             if not packet.is_whole or len(data) > MOST_XMP_BYTES:
-                return _Content(collect_kinds(said))
+                return _Content(collect_kinds(described))
             values: dict[str, str | tuple[str, ...]] = {
                 name: texts for name, texts in xmp_values(packet.values).items() if not _OF_PHOTO.search(name)
             }
-            for kind, text in further_texts(said):
+            for kind, text in further_texts(described):
                 values[kind] = (*values.get(kind, ()), text)
-            return _Content(collect_kinds(said), values)
+            return _Content(collect_kinds(described), values)
     if _suffix(path) == ".json" and (exported := _read_json(path)):
         is_google = "photoTakenTime" in exported
         kinds, of_export = (_google_kinds(exported), _OF_GOOGLE) if is_google else ({}, _OF_EXPORT)
@@ -321,7 +321,7 @@ def _position(exported: Mapping[str, object]) -> tuple[float, float] | None:
 
 def _notes(folder: Path) -> dict[str, set[tuple[str, str]]]:
     """Return by folded name what the notes of a folder (`_NOTES`) say of its files: the notes' suffix, and a line."""
-    said: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    notes: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for file in _files(folder):
         if _folded(file.name) not in _NOTES:
             continue
@@ -331,12 +331,12 @@ def _notes(folder: Path) -> dict[str, set[tuple[str, str]]]:
         for line in map(str.strip, lines):
             if suffix == ".ion":
                 if match := _DESCRIBED.fullmatch(line):
-                    said[_folded(match[1] or match[2])].add((suffix, match[3]))
+                    notes[_folded(match[1] or match[2])].add((suffix, match[3]))
             elif line.startswith("["):
                 name = _folded(line.strip("[]"))
             elif _OF_PICASA.fullmatch(line):
-                said[name].add((suffix, line))
-    return said
+                notes[name].add((suffix, line))
+    return notes
 
 
 def _with_longest_name(name: str, photos: Mapping[str, list[Path]]) -> list[Path]:

@@ -52,14 +52,20 @@ def draw_sides(compared: Comparisons) -> Figure | None:
 
 
 def draw_visit(ax: Axes, compared: Comparisons, name: str) -> None:
-    """Draw the last visit of a comparison: each counted answer at its time (x, seconds) and its latency (y, ms)."""
+    """Draw the last visit of a comparison: each counted answer at its time (x, seconds) and its latency (y, ms).
+
+    Of visits without times, x is the number of the answer.
+    """
+    import numpy as np
+
     visit, comparison = compared.visits[name][-1], compared[name].comparison
+    at = visit.at_s if len(visit.at_s) else np.arange(len(visit.side))
     colors = "#c9a227", charts.FOUND
     labels = comparison.label_a, comparison.label_b
     for index, (label, color) in enumerate(zip(labels, colors, strict=True)):
         of_side = visit.side == index
-        ax.plot(visit.at_s[of_side], visit.latency_ms[of_side], ".", color=color, markersize=3, label=label)
-    ax.set(xlabel="seconds", ylabel="latency (ms)", ylim=(0, None))
+        ax.plot(at[of_side], visit.latency_ms[of_side], ".", color=color, markersize=3, label=label)
+    ax.set(xlabel="seconds" if len(visit.at_s) else "answer", ylabel="latency (ms)", ylim=(0, None))
     ax.legend(fontsize=8)
 
 

@@ -160,11 +160,11 @@ def measure_windows(run: Run, windows: Sequence[tuple[int, FigureSpec]], plan: W
     with bar(total=len(windows), desc="windows", unit="window") as progress:
         for visit, of_visit in groupby(windows, key=itemgetter(0)):
             for group in _in_random_order([spec for _, spec in of_visit], order):
-                refusal: Exception | None = None  # fails each window of the group
+                refusal: PhotodupError | None = None  # fails each window of the group
                 with contextlib.ExitStack() as stack:
                     try:
                         stack.enter_context((group[0].setting or contextlib.nullcontext)())
-                    except Exception as error:
+                    except PhotodupError as error:
                         refusal = error
                     for spec in group:
                         is_checked = spec.is_checked and spec.backend not in checked
@@ -200,7 +200,7 @@ def _in_random_order(specs: Sequence[FigureSpec], order: random.Random) -> Itera
 
 
 def _measured(
-    run: Run, spec: FigureSpec, plan: WindowPlan, visit: int, refusal: Exception | None, is_checked: bool
+    run: Run, spec: FigureSpec, plan: WindowPlan, visit: int, refusal: PhotodupError | None, is_checked: bool
 ) -> Columns:
     """Measure one window; return the record's columns."""
     if refusal:

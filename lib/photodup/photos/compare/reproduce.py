@@ -23,7 +23,7 @@ CELL = 16  # side of a cell, pixels: two of a JPEG's blocks
 # Longer side to which a whole picture is reduced, unless it is less than a third larger; side of a window at full size.
 WHOLE, WINDOW = 1024, 512
 _BLURS = np.geomspace(0.3, 12, 13).tolist()  # standard deviations, pixels
-_OCTAVES = 5  # in which softness is looked for
+_OCTAVES = 4  # in which softness is looked for, without the finest
 # Qualities, the best first.
 _JPEG, _WEBP = (*range(95, 55, -5), *range(50, 0, -10)), range(100, -1, -1)
 _AS_SHARP = 0.97  # contrast from which a picture counts as sharp
@@ -390,11 +390,13 @@ def _as_strong(
 
 
 def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[float]:
-    """Return the contrast of a picture's detail as a share of the keeper's in its more detailed half, by octave."""
+    """Return the contrast of a picture's detail, from the second octave on, as a share of the keeper's in its more
+    detailed half.
+    """
     if not whole.any():
         return [1.0] * len(bands)
     shares = []
-    for octave, (ours, theirs) in enumerate(zip(bands, bands_of_keeper, strict=True)):
+    for octave, (ours, theirs) in enumerate(zip(bands, bands_of_keeper, strict=True), 1):
         square, product = (cells_of(values, octave, whole) for values in (theirs**2, ours * theirs))
         detailed = square >= np.median(square)
         shares.append(float(np.median((product[detailed] + 1e-3) / (square[detailed] + 1e-3))))
@@ -403,15 +405,20 @@ def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[
 
 def _softness(keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: np.ndarray) -> float:
     """Return the blur (pixels) that makes the keeper as soft as the member; compression, in `copy`, softens a little."""
-    whole, bands_of_keeper = whole_cells(inside), octaves(grey(keeper), _OCTAVES)
+    import cv2
+
+    def bands(picture: np.ndarray) -> Octaves:
+        return octaves(cv2.pyrDown(grey(picture)), _OCTAVES)
 
     def gains(picture: np.ndarray) -> list[float]:
-        return _gains(octaves(grey(picture), _OCTAVES), bands_of_keeper, whole)
+        return _gains(bands(picture), bands_of_keeper, whole)
+
+    whole, bands_of_keeper = whole_cells(inside), bands(keeper)
 
     shares = [ours / max(by_saving, 0.05) for ours, by_saving in zip(gains(member), gains(copy), strict=True)]
-    if min(shares[1:3]) >= _AS_SHARP:
+    if min(shares[:2]) >= _AS_SHARP:
         return 0.0
-    octave = next((octave for octave in range(1, _OCTAVES) if shares[octave] > _MEASURABLE), _OCTAVES - 1)
+    octave = next((octave for octave, share in enumerate(shares) if share > _MEASURABLE), _OCTAVES - 1)
     before, last = 1.0, 0.0
     for blur in _BLURS:
         share = gains(_soft(keeper, blur))[octave]

@@ -178,7 +178,7 @@ def octaves(greys: np.ndarray, n: int) -> Octaves:
 
 
 def saved(rgb: np.ndarray, saving: Saving) -> np.ndarray:
-    """Return a picture uint8[h, w, 3] after compression as another JPEG was saved.
+    """Return a picture, or greys, after compression as another JPEG was saved.
 
     How files in other formats were saved is unknown: for these the picture stays as it is.
     """
@@ -190,10 +190,10 @@ def saved(rgb: np.ndarray, saving: Saving) -> np.ndarray:
 
 
 def compressed(rgb: np.ndarray, form: str, **options: Any) -> np.ndarray:
-    """Return a picture uint8[h, w, 3] after compression in a format, with Pillow's options."""
+    """Return a picture, or greys, after compression in a format, with Pillow's options."""
     buffer = io.BytesIO()
     Image.fromarray(rgb).save(buffer, form, **options)
-    return np.asarray(Image.open(buffer).convert("RGB"))
+    return np.asarray(Image.open(buffer))
 
 
 def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
@@ -359,34 +359,37 @@ def _as_strong(
     def loss(before: np.ndarray, picture: np.ndarray) -> float:
         return float(np.quantile(lost(before, grey(picture))[covered], 0.8))  # in the places with content
 
-    member_loss = loss(greys, member)
+    distance = partial(loss, greys_of_member)
+    member_loss = distance(keeper)
     strength, is_exact = loss(greys, copy), bool(saving.tables) or saving.is_lossless
     if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
 
+    form = "WEBP" if saving.format == "WEBP" else "JPEG"
+    # A JPEG's greys are compressed apart from its colours: alone they show the quality, in a third of the time.
+    searched = keeper if form == "WEBP" else greys.astype(np.uint8)
+
     @cache
     def with_quality(quality: int) -> np.ndarray:
-        return compressed(keeper, "WEBP" if saving.format == "WEBP" else "JPEG", quality=quality)
+        return compressed(searched, form, quality=quality)
 
     def loss_with(quality: int) -> float:
         return loss(greys, with_quality(quality))
 
-    distance = partial(loss, greys_of_member)
-    if saving.format == "WEBP":  # one encoder writes nearly all: with its quality it writes this member again
+    if form == "WEBP":  # one encoder writes nearly all: with its quality it writes this member again
         nearest = bisect_left(_WEBP, member_loss, key=loss_with)
         around = _WEBP[max(0, nearest - 2) : nearest + 2]  # the loss is not quite monotonic
         return min(map(with_quality, around), key=distance), False
     # JPEG imitates other formats, too.
     first = bisect_left(_JPEG, max(strength, 0.6 * member_loss), key=loss_with)
-    last = bisect_right(_JPEG, (1.5 if is_exact else 1.2) * member_loss, key=loss_with)
-    candidates = list(map(with_quality, _JPEG[first:last]))
-    if not candidates:  # no quality loses as much
+    last = bisect_right(_JPEG, (1.5 if is_exact else 1.2) * member_loss, first, key=loss_with)
+    if first == last:  # no quality loses as much
         return copy, is_exact
     # A JPEG may have been saved before, and more strongly: accept that only if it explains the member.
-    twice = min((saved(picture, saving) for picture in candidates), key=distance)
-    if distance(twice) < 0.5 * member_loss:
-        return twice, False
-    return (copy if is_exact else candidates[-1]), is_exact
+    left, before = min((distance(saved(with_quality(each), saving)), each) for each in _JPEG[first:last])
+    if left < 0.5 * member_loss:
+        return saved(compressed(keeper, form, quality=before), saving), False
+    return (copy if is_exact else compressed(keeper, form, quality=_JPEG[last - 1])), is_exact
 
 
 def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[float]:

@@ -175,8 +175,7 @@ def _reduced(picture: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray
     import cv2
 
     size = tuple(max(8, round(side * factor)) for side in picture.shape[1::-1])
-    reduced = cv2.resize(picture, size, interpolation=cv2.INTER_AREA) if factor < 1 else picture
-    greys = grey(reduced)
+    greys = grey(cv2.resize(picture, size, interpolation=cv2.INTER_AREA) if factor < 1 else picture)
     return greys, np.array(greys.shape[::-1]) / picture.shape[1::-1]
 
 

@@ -233,15 +233,13 @@ def rounding(rgb: np.ndarray, saving: Saving) -> float:
     return nearness[0] - nearness[1]
 
 
-def compared_views(keeper: Picture, member: Picture, transform: np.ndarray) -> Iterator[View]:
-    """Yield our copy of the whole and, if that is reduced, of its most detailed window at full size."""
+def views(keeper: Picture, member: Picture, transform: np.ndarray, *, whole: bool = True) -> Iterator[View]:
+    """Yield our copy of the whole and, if that is reduced, of its most detailed window at full size, or this alone."""
     size, exact = whole_size(member)
     place = maps.straight(exact)
     if size == member.image.size:
         yield _view(keeper.rgb, transform, member.rgb, member.saving, place)
         return
-    # Compress at full size, then reduce, as happened to the member.
-    full, _ = laid(keeper.rgb, transform, member.image.size)
 
     def reduced(picture: np.ndarray) -> np.ndarray:
         return laid(picture, place, size)[0]
@@ -250,10 +248,12 @@ def compared_views(keeper: Picture, member: Picture, transform: np.ndarray) -> I
         soft = _soft(full, softness / float(exact.mean()))
         return reduced(saved(soft, member.saving))
 
-    whole = reduced(member.rgb)
-    inside = inside_of(keeper.image.size, maps.rescaled(transform, 1, exact), size)
-    yield _copy(reduced(full), inside, whole, member.saving, place, save, is_reduced=True)
-    yield window(keeper, member, transform, whole, exact)
+    picture = reduced(member.rgb)
+    if whole:  # compress at full size, then reduce, as happened to the member
+        full, _ = laid(keeper.rgb, transform, member.image.size)
+        inside = inside_of(keeper.image.size, maps.rescaled(transform, 1, exact), size)
+        yield _copy(reduced(full), inside, picture, member.saving, place, save, is_reduced=True)
+    yield window(keeper, member, transform, picture, exact)
 
 
 def whole_size(member: Picture) -> tuple[Size, np.ndarray]:
@@ -312,7 +312,7 @@ def _view(
 ) -> View:  # fmt: skip
     """Make our copy of a keeper in a member's frame; if resized, by the resampling method that fits best."""
     is_resized = maps.is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
-    views: list[View] = []
+    tried: list[View] = []
     for resampling in _RESAMPLINGS if is_resized else _RESAMPLINGS[:1]:
         sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), resampling)
 
@@ -320,10 +320,10 @@ def _view(
             return saved(_soft(sharp, softness), saving)
 
         view = replace(_copy(sharp, inside, member, saving, place, save), resampling=resampling)
-        views.append(view)
+        tried.append(view)
         if view.explained >= LIMITS.explained or view.rms_differences[2] < LIMITS.equal_greys:
             break
-    return min(views, key=lambda view: view.rms_differences[2])
+    return min(tried, key=lambda view: view.rms_differences[2])
 
 
 def _copy(
@@ -331,6 +331,10 @@ def _copy(
     save: Callable[[float], np.ndarray], *, is_reduced: bool = False,
 ) -> View:  # fmt: skip
     """Make our copy of an aligned keeper; `save` blurs it by a softness and compresses it with the member's own tables."""
+    brighter = cells(grey(member) - grey(keeper))[whole_cells(inside)]
+    # No compression changes the light as much: what else it explains need not be asked.
+    if len(brighter) > 2 and abs(np.median(brighter)) > 2 * LIMITS.tone_greys:
+        return View(member, keeper, keeper, keeper, inside, 0.0, None, place)
     copy, is_exact = _as_strong(keeper, save(0.0), member, inside, saving, is_reduced=is_reduced)
     softness = _softness(keeper, member, copy, inside)
     soft = _soft(keeper, softness)
@@ -354,12 +358,10 @@ def _as_strong(
     if not covered.any():
         return keeper, True
 
-    greys, greys_of_member = grey(keeper), grey(member)
-
     def loss(before: np.ndarray, picture: np.ndarray) -> float:
         return float(np.quantile(lost(before, grey(picture))[covered], 0.8))  # in the places with content
 
-    distance = partial(loss, greys_of_member)
+    greys, distance = grey(keeper), partial(loss, grey(member))
     member_loss = distance(keeper)
     strength, is_exact = loss(greys, copy), bool(saving.tables) or saving.is_lossless
     if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
@@ -369,9 +371,7 @@ def _as_strong(
     # A JPEG's greys are compressed apart from its colours: alone they show the quality, in a third of the time.
     searched = keeper if form == "WEBP" else greys.astype(np.uint8)
 
-    @cache
-    def with_quality(quality: int) -> np.ndarray:
-        return compressed(searched, form, quality=quality)
+    with_quality = cache(lambda quality: compressed(searched, form, quality=quality))
 
     def loss_with(quality: int) -> float:
         return loss(greys, with_quality(quality))
@@ -410,13 +410,10 @@ def _softness(keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: 
     """Return the blur (pixels) that makes the keeper as soft as the member; compression, in `copy`, softens a little."""
     import cv2
 
-    def bands(picture: np.ndarray) -> Octaves:
-        return octaves(cv2.pyrDown(grey(picture)), _OCTAVES)
+    whole, bands_of_keeper = whole_cells(inside), octaves(cv2.pyrDown(grey(keeper)), _OCTAVES)
 
     def gains(picture: np.ndarray) -> list[float]:
-        return _gains(bands(picture), bands_of_keeper, whole)
-
-    whole, bands_of_keeper = whole_cells(inside), bands(keeper)
+        return _gains(octaves(cv2.pyrDown(grey(picture)), _OCTAVES), bands_of_keeper, whole)
 
     shares = [ours / max(by_saving, 0.05) for ours, by_saving in zip(gains(member), gains(copy), strict=True)]
     if min(shares[:2]) >= _AS_SHARP:

@@ -18,6 +18,7 @@ from support.library import CountingEmbedder, killed_scan, photo, photos
 
 from photodup.core.errors import PhotodupError
 from photodup.photos.embed.batches import embed_library
+from photodup.photos.library import scan as scanning
 from photodup.photos.library.apple import scan_apple_photos
 from photodup.photos.library.catalogue import Catalogue, CatalogueDamagedError, CatalogueError
 from photodup.photos.library.hashing import md5
@@ -37,6 +38,21 @@ def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
     os.utime(tmp_path / "0.jpg", ns=(0, 0))
     changed = scan(tmp_path, progress=False)
     assert (changed.n_unchanged, [str(p.path) for p in changed.problems]) == (4, ["0.jpg"])
+
+
+def test_copies_of_the_same_bytes_are_known_before_the_scan_ends(tmp_path, monkeypatch):
+    photos(tmp_path, 5)
+    shutil.copy(tmp_path / "4.jpg", tmp_path / "z.jpg")
+    monkeypatch.setattr(scanning, "_BATCH_FILES", 1)
+    known = []
+
+    def look() -> None:
+        with Catalogue(tmp_path) as catalogue:
+            known.append([str(photo.path) for photo in catalogue.photos()])
+
+    scan(tmp_path, progress=False, workers=1, on_more=look)
+    assert known[1] == ["4.jpg", "z.jpg"]
+    assert list(map(len, known)) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_vanished_file_is_missing_and_comes_back_with_its_embedding(tmp_path):

@@ -69,10 +69,10 @@ def align(keeper: Picture, member: Picture) -> Placement | None:
 
 
 def grey(rgb: np.ndarray) -> np.ndarray:
-    """Return the greys of uint8[h, w, 3] as float32[h, w], 0..255."""
+    """Return the greys of a picture, or greys, as float32[h, w], 0..255."""
     import cv2
 
-    return cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY).astype(np.float32)
+    return (cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY) if rgb.ndim > 2 else rgb).astype(np.float32, copy=False)
 
 
 def laid(
@@ -175,8 +175,7 @@ def _reduced(picture: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray
     import cv2
 
     size = tuple(max(8, round(side * factor)) for side in picture.shape[1::-1])
-    reduced = cv2.resize(picture, size, interpolation=cv2.INTER_AREA) if factor < 1 else picture
-    greys = grey(reduced) if reduced.ndim > 2 else reduced
+    greys = grey(cv2.resize(picture, size, interpolation=cv2.INTER_AREA) if factor < 1 else picture)
     return greys, np.array(greys.shape[::-1]) / picture.shape[1::-1]
 
 

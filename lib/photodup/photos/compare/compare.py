@@ -6,7 +6,7 @@ from photodup.photos.compare import maps
 from photodup.photos.compare.align import Placement, align, laid
 from photodup.photos.compare.limits import LIMITS
 from photodup.photos.compare.pictures import Picture
-from photodup.photos.compare.reproduce import View, compared_views, detail_beyond, rounding, tiles, whole_size
+from photodup.photos.compare.reproduce import View, detail_beyond, rounding, tiles, views, whole_size
 from photodup.photos.compare.unexplained import Difference, beyond, differing_boxes, has_edge, unexplained
 
 
@@ -23,7 +23,7 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
         return (Difference(f"holds {member.saving.n_pages} pages or frames"),)
     transform = placement.transform
     sizes = keeper.image.size, member.image.size
-    for is_window, view in enumerate(compared_views(keeper, member, transform)):
+    for is_window, view in enumerate(views(keeper, member, transform)):
         reasons = unexplained(view)
         if not is_window:
             whole = view
@@ -44,7 +44,7 @@ def lacks(keeper: Picture, member: Picture) -> tuple[Difference, ...]:
 def _doubt(keeper: Picture, member: Picture, placement: Placement, whole: View, view: View) -> str:
     """Return why the member may be the original, or neither file made from the other; empty if the member may go.
 
-    `whole` and `view` are the first and the last of `compared_views`: all of the member, and a part at full size.
+    `whole` and `view` are the first and the last of `views`: all of the member, and a part at full size.
     """
     member_rms, copy_rms, _ = view.rms_differences
     # Our copy predicts what compression did to the member: it was saved from the keeper.
@@ -54,7 +54,7 @@ def _doubt(keeper: Picture, member: Picture, placement: Placement, whole: View, 
     back = None
     if is_one_size and keeper.saving.tables and (member.saving.tables or not is_foretold):
         # A file saved again with finer steps and its original predict each other; the original predicts better.
-        *_, back = compared_views(member, keeper, maps.inverse(placement.transform))
+        (back,) = views(member, keeper, maps.inverse(placement.transform), whole=False)
         if back.explained >= max(whole.explained, LIMITS.explained):
             return "the file to keep was made from it"
     # `rounding` is high by chance where one's steps are twice the other's; then the member must also predict the keeper.

@@ -23,7 +23,7 @@ CELL = 16  # side of a cell, pixels: two of a JPEG's blocks
 # Longer side to which a whole picture is reduced, unless it is less than a third larger; side of a window at full size.
 WHOLE, WINDOW = 1024, 512
 _BLURS = np.geomspace(0.3, 12, 13).tolist()  # standard deviations, pixels
-_OCTAVES = 5  # in which softness is looked for
+_OCTAVES = 4  # in which softness is looked for, without the finest
 # Qualities, the best first.
 _JPEG, _WEBP = (*range(95, 55, -5), *range(50, 0, -10)), range(100, -1, -1)
 _AS_SHARP = 0.97  # contrast from which a picture counts as sharp
@@ -178,7 +178,7 @@ def octaves(greys: np.ndarray, n: int) -> Octaves:
 
 
 def saved(rgb: np.ndarray, saving: Saving) -> np.ndarray:
-    """Return a picture uint8[h, w, 3] after compression as another JPEG was saved.
+    """Return a picture, or greys, after compression as another JPEG was saved.
 
     How files in other formats were saved is unknown: for these the picture stays as it is.
     """
@@ -190,10 +190,10 @@ def saved(rgb: np.ndarray, saving: Saving) -> np.ndarray:
 
 
 def compressed(rgb: np.ndarray, form: str, **options: Any) -> np.ndarray:
-    """Return a picture uint8[h, w, 3] after compression in a format, with Pillow's options."""
+    """Return a picture, or greys, after compression in a format, with Pillow's options."""
     buffer = io.BytesIO()
     Image.fromarray(rgb).save(buffer, form, **options)
-    return np.asarray(Image.open(buffer).convert("RGB"))
+    return np.asarray(Image.open(buffer))
 
 
 def most_detailed(rgb: np.ndarray, side: int) -> tuple[int, int]:
@@ -233,15 +233,13 @@ def rounding(rgb: np.ndarray, saving: Saving) -> float:
     return nearness[0] - nearness[1]
 
 
-def compared_views(keeper: Picture, member: Picture, transform: np.ndarray) -> Iterator[View]:
-    """Yield our copy of the whole and, if that is reduced, of its most detailed window at full size."""
+def views(keeper: Picture, member: Picture, transform: np.ndarray, *, whole: bool = True) -> Iterator[View]:
+    """Yield our copy of the whole and, if that is reduced, of its most detailed window at full size, or this alone."""
     size, exact = whole_size(member)
     place = maps.straight(exact)
     if size == member.image.size:
         yield _view(keeper.rgb, transform, member.rgb, member.saving, place)
         return
-    # Compress at full size, then reduce, as happened to the member.
-    full, _ = laid(keeper.rgb, transform, member.image.size)
 
     def reduced(picture: np.ndarray) -> np.ndarray:
         return laid(picture, place, size)[0]
@@ -250,10 +248,12 @@ def compared_views(keeper: Picture, member: Picture, transform: np.ndarray) -> I
         soft = _soft(full, softness / float(exact.mean()))
         return reduced(saved(soft, member.saving))
 
-    whole = reduced(member.rgb)
-    inside = inside_of(keeper.image.size, maps.rescaled(transform, 1, exact), size)
-    yield _copy(reduced(full), inside, whole, member.saving, place, save, is_reduced=True)
-    yield window(keeper, member, transform, whole, exact)
+    picture = reduced(member.rgb)
+    if whole:  # compress at full size, then reduce, as happened to the member
+        full, _ = laid(keeper.rgb, transform, member.image.size)
+        inside = inside_of(keeper.image.size, maps.rescaled(transform, 1, exact), size)
+        yield _copy(reduced(full), inside, picture, member.saving, place, save, is_reduced=True)
+    yield window(keeper, member, transform, picture, exact)
 
 
 def whole_size(member: Picture) -> tuple[Size, np.ndarray]:
@@ -312,7 +312,7 @@ def _view(
 ) -> View:  # fmt: skip
     """Make our copy of a keeper in a member's frame; if resized, by the resampling method that fits best."""
     is_resized = maps.is_straight(transform) and abs(np.diag(transform) - 1).max() > 1e-6
-    views: list[View] = []
+    tried: list[View] = []
     for resampling in _RESAMPLINGS if is_resized else _RESAMPLINGS[:1]:
         sharp, inside = laid(keeper, transform, (member.shape[1], member.shape[0]), resampling)
 
@@ -320,10 +320,10 @@ def _view(
             return saved(_soft(sharp, softness), saving)
 
         view = replace(_copy(sharp, inside, member, saving, place, save), resampling=resampling)
-        views.append(view)
+        tried.append(view)
         if view.explained >= LIMITS.explained or view.rms_differences[2] < LIMITS.equal_greys:
             break
-    return min(views, key=lambda view: view.rms_differences[2])
+    return min(tried, key=lambda view: view.rms_differences[2])
 
 
 def _copy(
@@ -331,6 +331,10 @@ def _copy(
     save: Callable[[float], np.ndarray], *, is_reduced: bool = False,
 ) -> View:  # fmt: skip
     """Make our copy of an aligned keeper; `save` blurs it by a softness and compresses it with the member's own tables."""
+    brighter = cells(grey(member) - grey(keeper))[whole_cells(inside)]
+    # No compression changes the light as much: what else it explains need not be asked.
+    if len(brighter) > 2 and abs(np.median(brighter)) > 2 * LIMITS.tone_greys:
+        return View(member, keeper, keeper, keeper, inside, 0.0, None, place)
     copy, is_exact = _as_strong(keeper, save(0.0), member, inside, saving, is_reduced=is_reduced)
     softness = _softness(keeper, member, copy, inside)
     soft = _soft(keeper, softness)
@@ -354,47 +358,48 @@ def _as_strong(
     if not covered.any():
         return keeper, True
 
-    greys, greys_of_member = grey(keeper), grey(member)
-
     def loss(before: np.ndarray, picture: np.ndarray) -> float:
         return float(np.quantile(lost(before, grey(picture))[covered], 0.8))  # in the places with content
 
-    member_loss = loss(greys, member)
+    greys, distance = grey(keeper), partial(loss, grey(member))
+    member_loss = distance(keeper)
     strength, is_exact = loss(greys, copy), bool(saving.tables) or saving.is_lossless
     if member_loss <= 1.5 * strength + 0.1 or member_loss > _MOST_LOST or (is_exact and is_reduced):
         return copy, is_exact
 
-    @cache
-    def with_quality(quality: int) -> np.ndarray:
-        return compressed(keeper, "WEBP" if saving.format == "WEBP" else "JPEG", quality=quality)
+    form = "WEBP" if saving.format == "WEBP" else "JPEG"
+    # A JPEG's greys are compressed apart from its colours: alone they show the quality, in a third of the time.
+    searched = keeper if form == "WEBP" else greys.astype(np.uint8)
+
+    with_quality = cache(lambda quality: compressed(searched, form, quality=quality))
 
     def loss_with(quality: int) -> float:
         return loss(greys, with_quality(quality))
 
-    distance = partial(loss, greys_of_member)
-    if saving.format == "WEBP":  # one encoder writes nearly all: with its quality it writes this member again
+    if form == "WEBP":  # one encoder writes nearly all: with its quality it writes this member again
         nearest = bisect_left(_WEBP, member_loss, key=loss_with)
         around = _WEBP[max(0, nearest - 2) : nearest + 2]  # the loss is not quite monotonic
         return min(map(with_quality, around), key=distance), False
     # JPEG imitates other formats, too.
     first = bisect_left(_JPEG, max(strength, 0.6 * member_loss), key=loss_with)
-    last = bisect_right(_JPEG, (1.5 if is_exact else 1.2) * member_loss, key=loss_with)
-    candidates = list(map(with_quality, _JPEG[first:last]))
-    if not candidates:  # no quality loses as much
+    last = bisect_right(_JPEG, (1.5 if is_exact else 1.2) * member_loss, first, key=loss_with)
+    if first == last:  # no quality loses as much
         return copy, is_exact
     # A JPEG may have been saved before, and more strongly: accept that only if it explains the member.
-    twice = min((saved(picture, saving) for picture in candidates), key=distance)
-    if distance(twice) < 0.5 * member_loss:
-        return twice, False
-    return (copy if is_exact else candidates[-1]), is_exact
+    left, before = min((distance(saved(with_quality(each), saving)), each) for each in _JPEG[first:last])
+    if left < 0.5 * member_loss:
+        return saved(compressed(keeper, form, quality=before), saving), False
+    return (copy if is_exact else compressed(keeper, form, quality=_JPEG[last - 1])), is_exact
 
 
 def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[float]:
-    """Return the contrast of a picture's detail as a share of the keeper's in its more detailed half, by octave."""
+    """Return the contrast of a picture's detail, from the second octave on, as a share of the keeper's in its more
+    detailed half.
+    """
     if not whole.any():
         return [1.0] * len(bands)
     shares = []
-    for octave, (ours, theirs) in enumerate(zip(bands, bands_of_keeper, strict=True)):
+    for octave, (ours, theirs) in enumerate(zip(bands, bands_of_keeper, strict=True), 1):
         square, product = (cells_of(values, octave, whole) for values in (theirs**2, ours * theirs))
         detailed = square >= np.median(square)
         shares.append(float(np.median((product[detailed] + 1e-3) / (square[detailed] + 1e-3))))
@@ -403,15 +408,17 @@ def _gains(bands: Octaves, bands_of_keeper: Octaves, whole: np.ndarray) -> list[
 
 def _softness(keeper: np.ndarray, member: np.ndarray, copy: np.ndarray, inside: np.ndarray) -> float:
     """Return the blur (pixels) that makes the keeper as soft as the member; compression, in `copy`, softens a little."""
-    whole, bands_of_keeper = whole_cells(inside), octaves(grey(keeper), _OCTAVES)
+    import cv2
+
+    whole, bands_of_keeper = whole_cells(inside), octaves(cv2.pyrDown(grey(keeper)), _OCTAVES)
 
     def gains(picture: np.ndarray) -> list[float]:
-        return _gains(octaves(grey(picture), _OCTAVES), bands_of_keeper, whole)
+        return _gains(octaves(cv2.pyrDown(grey(picture)), _OCTAVES), bands_of_keeper, whole)
 
     shares = [ours / max(by_saving, 0.05) for ours, by_saving in zip(gains(member), gains(copy), strict=True)]
-    if min(shares[1:3]) >= _AS_SHARP:
+    if min(shares[:2]) >= _AS_SHARP:
         return 0.0
-    octave = next((octave for octave in range(1, _OCTAVES) if shares[octave] > _MEASURABLE), _OCTAVES - 1)
+    octave = next((octave for octave, share in enumerate(shares) if share > _MEASURABLE), _OCTAVES - 1)
     before, last = 1.0, 0.0
     for blur in _BLURS:
         share = gains(_soft(keeper, blur))[octave]

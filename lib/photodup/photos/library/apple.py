@@ -16,15 +16,17 @@ from photodup.photos.library.walking import ListedFile, Listing, UnreadFile
 DEFAULT_FOLDER = "~/Pictures/photodup-apple"  # photodup's own for the library
 
 
-def rescan(root: Path, catalogue: Path | None, only: Sequence[str], *, progress: bool = True) -> ScanReport:
+def rescan(
+    root: Path, catalogue: Path | None, only: Sequence[str], **options: Unpack[ScanOptions]
+) -> ScanReport:
     """Scan a library again: through Apple Photos if its catalogue has photos from there, else as a folder; see `scan`."""
     is_apple = False
     # Where there is no catalogue yet, or a damaged one, `scan` makes it.
     with suppress(CatalogueError), Catalogue(root, catalogue) as opened:
         is_apple = bool(opened.query("SELECT 1 FROM apple_photo LIMIT 1"))
     if is_apple:
-        return scan_apple_photos(root, catalogue, progress=progress)
-    return scan(root, catalogue, only=only, progress=progress)
+        return scan_apple_photos(root, catalogue, **options)
+    return scan(root, catalogue, only=only, **options)
 
 
 def scan_apple_photos(

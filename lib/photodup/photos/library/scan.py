@@ -6,6 +6,7 @@ batch, and the next scan continues.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
@@ -86,6 +87,7 @@ class ScanOptions(TypedDict, total=False):
     progress: bool
     decode_seconds: float
     open_sink: OpenSink | None
+    on_more: Callable[[], None] | None
 
 
 def scan(
@@ -141,6 +143,7 @@ def update(
     progress: bool = True,
     decode_seconds: float = DECODE_SECONDS,
     open_sink: OpenSink | None = None,
+    on_more: Callable[[], None] | None = None,
 ) -> ScanReport:
     """Read the new and changed files of a listing into the catalogue of a folder; see `scan`.
 
@@ -152,6 +155,7 @@ def update(
         progress: show a progress bar.
         decode_seconds: slower photographs are reported, and tried again by the next scan.
         open_sink: opens a sink for the photographs (`photos.embed.batches.EmbeddingPass`), with the catalogue.
+        on_more: called whenever the catalogue has more photographs than before.
     """
     started = time.perf_counter()
     opened, aside = open_sound(root, catalogue)
@@ -171,6 +175,8 @@ def update(
                     full_batch, batch = batch, []
                     _write(opened, full_batch, report)
                     _hand_on(full_batch, sink)
+                    if on_more:
+                        on_more()
                     written = time.perf_counter()
         finally:  # keep what was read, also on Ctrl-C
             results.close()
@@ -207,7 +213,9 @@ def _new_or_changed(catalogue: Catalogue, listing: Listing, report: ScanReport) 
         not in [[entry.size_bytes, entry.mtime_ns, s] for s in ("ok", "unreadable")]
     ]
     report.n_unchanged = report.n_found - len(todo)
-    return todo
+    # Files of one size may be copies of the same bytes: with them the page has something to show at once.
+    n_of_size = Counter(entry.size_bytes for entry in todo)
+    return sorted(todo, key=lambda entry: n_of_size[entry.size_bytes] == 1)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from photodup.core.errors import PhotodupError
 from photodup.core.extras import missing_extra
 from photodup.core.names import escaped
-from photodup.core.progress import watched_by
+from photodup.core.progress import unseen, watched_by
 from photodup.photos.embed.batches import embed_library
 from photodup.photos.embed.choose import EncoderRequest, connect_encoder
 from photodup.photos.library.apple import rescan
@@ -289,7 +289,18 @@ class ReviewedFolder:
     def look_for_photos(self, task: ReviewTask) -> Finished:
         """Find new photos, changed ones, and those that are gone."""
         task.step("Looking for photos in all folders")
-        report = rescan(self.root, self._catalogue, self.only, progress=False)
+        began_s = time.monotonic()
+        again_s = began_s + 1
+
+        def show() -> None:
+            """Show the copies of the same bytes that are known, as soon as there is one; look again after twice the time."""
+            nonlocal again_s
+            if time.monotonic() >= again_s and not (self.session and self.session.items):
+                with unseen():
+                    task.is_exclusive = not self.open(0).items
+                again_s += time.monotonic() - began_s
+
+        report = rescan(self.root, self._catalogue, self.only, progress=False, on_more=show)
         self.show_groups(task)
         return Finished("/", sentence=str(report), notes=tuple(map(str, report.problems)))
 

@@ -106,7 +106,7 @@ class ReviewServer:
         try:
             while self._thread.is_alive():
                 session = self.folder.session
-                if not is_open and session and session.tiers.is_complete:
+                if not is_open and session and session.tiers.is_complete and not self.folder.work.running:
                     is_open = True
                     for sentence in session.problems:
                         print(sentence)

@@ -35,7 +35,7 @@ _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns# "
 # Several values each.
 _LISTS, MOST_VALUES = frozenset({"keywords", "people", "author"}), 1000
 _WORDS = frozenset({"title", "caption", "label", "copyright", "city", "state", "country", "location"})
-_MOST_STARS = 5
+_MOST_STARS = 9
 MOST_TEXT = 2000  # characters that are read of a value
 MOST_XMP_BYTES = 4_000_000  # of a packet or sidecar that are read
 _MAKE, _MODEL = 0x010F, 0x0110

@@ -299,6 +299,24 @@ def test_one_figure_of_an_invoice_is_seen(half):
     assert "looks different in" in reasons(saved(pages[0]), copy)
 
 
+@pytest.mark.parametrize(("share", "quality"), [(0.7, 82), (1, 60)])
+def test_one_digit_of_a_table_is_seen_and_an_equal_table_may_go(share, quality):
+    def table(figure: str) -> Image.Image:
+        page = Image.new("RGB", (800, 600), "white")
+        for cell in range(210):
+            text, place = (
+                figure if cell == 101 else f"{37.31 * cell:.2f}",
+                (20 + cell % 7 * 110, 15 + cell // 7 * 19),
+            )
+            ImageDraw.Draw(page).text(place, text, "black", font_size=13)
+        return page
+
+    size = round(800 * share), round(600 * share)
+    same, other = (saved(table(text).resize(size), quality=quality) for text in ("318.40", "313.40"))
+    keeper = saved(table("318.40"))
+    assert not reasons(keeper, same) and "looks different in one place" in reasons(keeper, other)
+
+
 def test_places_are_boxes_in_both_frames():
     source = original("coffee")
     (difference,) = lacks(source, saved(spotted(source.image.crop((60, 40, 460, 300)))))

@@ -37,9 +37,12 @@ class Limits:
     # reach 1.14 (a story's frame), retouched ones 2.7, writing 5 to 36.
     place_times: float = 1.2
     place_pixels: int = 20
-    # A smaller place that differs more, such as a digit.
+    # A smaller place, such as a digit, that differs so many times as much as 99.9% of the picture, from `place_times` on;
+    # `small_times` are enough. Of 590 honest copies one, reduced without a filter, has such a place, and of 54 tables (digits
+    # of 9 to 13 pixels, 0.5 to 1 times the size, quality 82 and 92) with one digit changed 45.
+    stands_out: float = 2.5
     small_times: float = 2.0
-    small_pixels: int = 6
+    small_pixels: int = 3
     # Relative contrast of detail in octaves of 2 to 8 pixels, and in the finest. Honest copies reach 1.03 and 1.13;
     # sharpened ones begin at 1.08 and 1.21.
     contrast: float = 0.06

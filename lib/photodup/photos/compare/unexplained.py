@@ -90,7 +90,6 @@ def times_explained(view: View) -> np.ndarray:
     softening: float | np.ndarray = 0.0
     if view.softness:  # our blur is not quite the member's: allow more where it changed most
         softening = 0.45 * cv2.GaussianBlur(_largest(cv2.absdiff(view.keeper, view.sharp)), (0, 0), _AROUND)
-    away = _shrunk(view.inside, 5)
     times = apart / (_GREYS + 1.5 * loss + softening + _MISPLACED * slope)
     if view.saving and view.softness < LIMITS.softened:
         unsaved = beyond_rounding(view.member, view.keeper, view.saving)
@@ -101,7 +100,7 @@ def times_explained(view: View) -> np.ndarray:
         if len(steep):
             misplaced = min(misplaced, 2 * float(np.quantile(steep[:: 1 + len(steep) // 9999], 0.99)))
         times = np.maximum(times, unsaved / (_GREYS + softening + misplaced * slope))
-    return times * away
+    return times * _shrunk(view.inside, 5)
 
 
 def _square(side: int) -> np.ndarray:
@@ -145,17 +144,17 @@ def differing_boxes(view: View) -> np.ndarray:
 
     times = times_explained(view)
     is_other = (times > LIMITS.place_times).astype(np.uint8)
-    joined = cv2.morphologyEx(is_other, cv2.MORPH_CLOSE, _square(3))
-    boxes = _boxes(joined, LIMITS.place_pixels)
-    return boxes if len(boxes) else _boxes(times > LIMITS.small_times, LIMITS.small_pixels)
+    boxes = _boxes(cv2.morphologyEx(is_other, cv2.MORPH_CLOSE, _square(3)), LIMITS.place_pixels)
+    usual = LIMITS.stands_out * float(np.quantile(times[::2, ::2], 0.999))
+    is_small = times > np.clip(usual, LIMITS.place_times, LIMITS.small_times)
+    return boxes if len(boxes) else _boxes(is_small, LIMITS.small_pixels)
 
 
 def _boxes(mask: np.ndarray, least: int) -> np.ndarray:
     import cv2
 
     left, top, width, height, area = cv2.connectedComponentsWithStats(mask.astype(np.uint8))[2][1:].T
-    order = np.argsort(-area, kind="stable")
-    chosen = order[area[order] >= least]
+    chosen = np.argsort(-area, kind="stable")[: (area >= least).sum()]
     return np.stack([left, top, left + width, top + height], axis=1)[chosen]
 
 
@@ -221,8 +220,8 @@ def beyond(view: View) -> np.ndarray:
         return _NOWHERE
     ground = np.median(view.member[outside], axis=0)
     strange = outside & (np.abs(view.member - ground).max(axis=2) > 16)
-    solid = cv2.morphologyEx(strange.astype(np.uint8), cv2.MORPH_OPEN, _square(2))
-    return _boxes(cv2.dilate(solid, _square(CELL)), 1)
+    strange = cv2.morphologyEx(strange.astype(np.uint8), cv2.MORPH_OPEN, _square(2))
+    return _boxes(cv2.dilate(strange, _square(CELL)), 1)
 
 
 def has_edge(keeper: np.ndarray, transform: np.ndarray, size: Size) -> bool:

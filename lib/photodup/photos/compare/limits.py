@@ -38,8 +38,8 @@ class Limits:
     place_times: float = 1.2
     place_pixels: int = 20
     # A smaller place, such as a digit, that differs so many times as much as 99.9% of the picture, from `place_times` on;
-    # `small_times` are enough. Of 590 honest copies one, reduced without a filter, has such a place, and of 54 tables (digits
-    # of 9 to 13 pixels, 0.5 to 1 times the size, quality 82 and 92) with one digit changed 45.
+    # `small_times` are enough. Of 590 honest copies one, reduced without a filter, has such a place, and of 54 tables with
+    # one digit changed (9 to 13 pixels, 0.5 to 1 times the size, quality 82 and 92) 45.
     stands_out: float = 2.5
     small_times: float = 2.0
     small_pixels: int = 3

@@ -149,7 +149,7 @@ def test_each_step_says_its_time_and_what_is_not_done(packed, tmp_path):
     environment_made(tmp_path)
     none = far_side(packed, tmp_path, "environment", "parity", KIT_MINUTES="0.1")
     assert none.returncode == 1 and (tmp_path / "gpu-kit-work" / "core" / "tree" / "pyproject.toml").is_file()
-    assert re.search(r"^environment: 6 of the 6 s that this call has left$", none.stdout, re.MULTILINE)
+    assert re.search(r"^environment: (\d) of the \1 s that this call has left$", none.stdout, re.MULTILINE)
     assert "not done: parity" in none.stdout
     (tmp_path / "gpu-kit-work" / "done" / "parity").touch()
     assert "parity: done before" in far_side(packed, tmp_path, "parity").stdout

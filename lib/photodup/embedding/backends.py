@@ -136,7 +136,7 @@ class Backend:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether the client sends encoded files: by default small JPEGs, which change embeddings a little."""
+        """Whether the client sends encoded files, by default small JPEGs. These change embeddings a little."""
         return WIRES[self.wire].datatype == "BYTES"
 
     @property

@@ -153,7 +153,7 @@ class Post:
 
 @answer_reader("The answer")
 def read_json_answer(body: bytes, headers: Mapping[str, str] = {}) -> Any:
-    """Parse JSON; the headers of an answer that is none say what it is, such as a page of a login.
+    """Parse JSON. If an answer is not JSON, the error names the type or encoding in its headers.
 
     Raises:
         AnswerError: no JSON, nested too deeply, or too large in memory.

@@ -113,15 +113,16 @@ class _Folder:
     photographs have this name, the file belongs to those whose suffix it names, or else to all. Links belong to none.
 
     Attributes:
+        files: all of them.
         owners: the photographs of each file that belongs to one.
         files_of: the files of each photograph, the shortest name first.
         without_owner: the JSON files that belong to no photograph.
     """
 
     def __init__(self, path: Path) -> None:
-        self._files = _files(path)
-        names = photographs_among(file.name for file in self._files)
-        self._photos = [file for file in self._files if file.name in names]
+        self.files = _files(path)
+        names = photographs_among(file.name for file in self.files)
+        self._photos = [file for file in self.files if file.name in names]
         self._by_name: dict[str, list[Path]] = defaultdict(list)
         self._by_apple: dict[str, list[Path]] = defaultdict(list)
         for photo in self._photos:
@@ -130,13 +131,13 @@ class _Folder:
                 self._by_apple[_APPLE.sub("img_", name)].append(photo)
         self.owners: dict[Path, list[Path]] = {}
         self.files_of: dict[Path, list[Path]] = defaultdict(list)
-        files = [file for file in self._files if file.name not in names]
+        files = [file for file in self.files if file.name not in names]
         for file in sorted([*files, *_files_of_programs(path)], key=lambda file: (len(file.name), file)):
             if owners := self._owners(file.name):
                 self.owners[file] = owners
                 for photo in owners:
                     self.files_of[photo].append(file)
-        exported = (file for file in self._files if _suffix(file) == ".json")
+        exported = (file for file in self.files if _suffix(file) == ".json")
         self.without_owner = [file for file in exported if file not in self.owners]
 
     def files_of_alone(self, photo: Path) -> list[Path]:
@@ -146,7 +147,7 @@ class _Folder:
     def is_alone(self, photo: Path) -> bool:
         """Return whether no other picture or RAW file has a photograph's stem."""
         stem, suffixes = _folded(photo.stem), PICTURE_SUFFIXES | RAW_SUFFIXES
-        return sum(_folded(file.stem) == stem and _suffix(file) in suffixes for file in self._files) == 1
+        return sum(_folded(file.stem) == stem and _suffix(file) in suffixes for file in self.files) == 1
 
     def _owners(self, file_name: str) -> list[Path]:
         name = _folded(file_name)
@@ -201,7 +202,7 @@ class Sidecars:
     def __init__(self, library: Path) -> None:
         self.library, self._folder = library, cache(_Folder)
         self.along, self._content, self._album = cache(self._along), cache(_read), cache(self._read_album)
-        self._noted = cache(_notes)
+        self._noted = cache(lambda folder: _notes(self._folder(folder).files))
         self.memory: Memory | None = None
 
     def files_of(self, path: Path) -> list[Path]:
@@ -319,10 +320,10 @@ def _position(exported: Mapping[str, object]) -> tuple[float, float] | None:
     return None
 
 
-def _notes(folder: Path) -> dict[str, set[tuple[str, str]]]:
-    """Return by folded name what the notes of a folder (`_NOTES`) say of its files: the notes' suffix, and a line."""
+def _notes(files: Iterable[Path]) -> dict[str, set[tuple[str, str]]]:
+    """Return by folded name what the notes (`_NOTES`) among a folder's files say of them, as (suffix, line)."""
     notes: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for file in _files(folder):
+    for file in files:
         if _folded(file.name) not in _NOTES:
             continue
         name, lines, suffix = "", list[str](), _suffix(file)
